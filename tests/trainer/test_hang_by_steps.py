@@ -11,6 +11,7 @@ import pytest
 
 import trainloop.progress as reporting
 from tests.signer import environment
+from tests.unit.agent.hang.test_observation import a_run
 from trainloop.progress import Progress
 from trainmaster_operator.agent.hang.observation import POLL_SECONDS, Observation
 from trainmaster_operator.agent.hang.rank_states import classify_stall
@@ -55,7 +56,7 @@ def states_after_a_hang(folder: Path, clock: Clock, ranks: list[Any]) -> dict[in
     environ = {"TRAINMASTER_WORKER": "0", "NPROC_PER_NODE": "2", "TRAINMASTER_PROGRESS_TIMEOUT": f"{LIMIT:g}"}
     settings = read_settings({**environment(), **environ, "TRAINMASTER_STATE_DIR": str(folder)})
     started = clock.now
-    observation = Observation(settings, 1, 0, started, str(folder / "attempt-1"))
+    observation = Observation(settings, a_run(folder / "attempt-1", 1, 0, 2, started))
     apart = [random.random() * STEP_SECONDS / 2 for _ in ranks]
     events = [(started, rank, 0) for rank in range(2)]
     for step in range(1, 80):

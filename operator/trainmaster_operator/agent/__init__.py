@@ -14,7 +14,7 @@ Each package imports only those below it (an import-linter contract); from the t
 - `library/` makes `trainloop.recovery` importable for the job's Python. `build` makes the zipapp.
 - `settings` come from the manifest; `authority` reads assignments and verifies them by `ed25519`.
 - `loop` waits for descriptors, timers and signals; `connection` and `http` build on it. `errors` end the agent or a
-  request.
+  launch.
 
 Values are NamedTuples: a hundred of them add 9 ms to a start, a hundred frozen dataclasses 55 ms.
 """

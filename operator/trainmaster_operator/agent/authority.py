@@ -8,7 +8,6 @@ agent's, and that one of the keys in the pod's environment has signed exactly th
 
 from __future__ import annotations
 
-import binascii
 import os
 import re
 from typing import Any
@@ -64,20 +63,11 @@ class Authority:
         if not isinstance(signatures, dict):
             raise ProtocolError("assignment.signatures: there are none; the operator signs what it assigns")
         for key in self._keys:
-            if ed25519.verify(key, message, _signature(signatures.get(key_id(key)))):
+            if ed25519.verify(key, message, ed25519.decoded(signatures.get(key_id(key)))):
                 self._verified = [*self._verified[1 - REMEMBERED :], message]
                 return
         known = ", ".join(key_id(key) for key in self._keys)
         raise ProtocolError(f"assignment.signatures: none was made with a key that this pod knows ({known})")
-
-
-def _signature(value: Any) -> bytes:
-    if not isinstance(value, str):
-        return b""
-    try:
-        return binascii.a2b_base64(value.encode())
-    except (binascii.Error, ValueError):
-        return b""
 
 
 class AssignmentFile:

@@ -1,7 +1,4 @@
-"""A TCP connection is non-blocking, has bounded buffers, and reads lines of JSON at a bounded pace.
-
-It reports what happens to it as events in the executor's queue.
-"""
+"""A TCP connection is non-blocking, has bounded buffers, and reads lines of JSON at a bounded pace."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
-from typing import Any, NamedTuple, Optional, Union
+from typing import Any, Optional
 
 from trainmaster_operator.agent.loop import READ, WRITE, Loop
 from trainmaster_operator.wire.limits import MAX_LINE_BYTES, UNSEEN_SECONDS
@@ -32,35 +29,20 @@ TCP_OPTIONS = (
 )
 
 
-class Readable(NamedTuple):
-    """Readable says that data has arrived on a connection."""
-
-    peer: int
-
-
-class Closed(NamedTuple):
-    peer: int
-
-
 class PeerConnection:
-    """PeerConnection owns a connected socket, identified by `peer`.
+    """PeerConnection owns a connected socket, and calls its present user in the loop.
 
-    It emits `Closed` once: when the peer closes, on an error, or when all data is sent after `finish`. `close` emits no
-    event. Data for many peers is kept only once, because the buffers hold references to the bytes.
+    Data for many peers is kept only once, because the buffers hold references to the bytes.
     """
 
-    def __init__(
-        self,
-        loop: Loop,
-        sock: socket.socket,
-        peer: int,
-        put: Callable[[Union[Readable, Closed]], None],
-        read_bytes: int = READ_BYTES,
-    ) -> None:
+    def __init__(self, loop: Loop, sock: socket.socket, read_bytes: int = READ_BYTES) -> None:
         self._loop = loop
         self._sock = sock
-        self._put = put
-        self.peer = peer
+        self.on_data: Callable[[], object] = lambda: None
+        """Called when data has arrived, until `read` takes it."""
+        self.on_end: Callable[[], None] = lambda: None
+        """Called once, when nothing else runs: the peer has closed, there was an error, or all data is sent after
+        `finish`; not after `close`."""
         self.read_bytes = read_bytes
         """Bytes read at once."""
         self.most_pending = MAX_PENDING_BYTES
@@ -136,7 +118,7 @@ class PeerConnection:
         if events & WRITE:
             self._flush()
         if events & READ and not self.closed:
-            self._put(Readable(self.peer))
+            self.on_data()
 
     def _flush(self) -> None:
         while self._pending:
@@ -184,7 +166,7 @@ class PeerConnection:
     def _lose(self) -> None:
         if not self.closed:
             self.close()
-            self._put(Closed(self.peer))
+            self._loop.call_soon(lambda: self.on_end())
 
 
 MAX_BAD_LINES = 100

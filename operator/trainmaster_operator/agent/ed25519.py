@@ -9,6 +9,7 @@ about 250 doublings and 85 additions.
 
 from __future__ import annotations
 
+import binascii
 from typing import Optional
 
 KEY_BYTES = 32
@@ -44,6 +45,14 @@ def verify(public_key: bytes, message: bytes, signature: bytes) -> bool:
     k = int.from_bytes(sha512(encoded_r + public_key + message).digest(), "little") % _L
     x, y, z, t = point
     return _encode(_sum_of_multiples(s, _BASE, k, (-x % _P, y, z, -t % _P))) == encoded_r
+
+
+def decoded(text: object) -> bytes:
+    """Returns the bytes of a key or a signature in base64; empty if it isn't one."""
+    try:
+        return binascii.a2b_base64(text) if isinstance(text, str) else b""
+    except ValueError:
+        return b""
 
 
 def is_key(public_key: bytes) -> bool:

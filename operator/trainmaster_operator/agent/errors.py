@@ -1,17 +1,13 @@
-"""These errors end the agent or a request; malformed messages raise `wire.values.ProtocolError`."""
+"""These errors end the agent or a launch; the text is one sentence for the user."""
 
 from __future__ import annotations
 
 
-class AgentError(Exception):
-    """AgentError is the base of the agent's own errors; the text is one sentence for the user."""
-
-
-class UsageError(AgentError):
+class UsageError(Exception):
     """The command line or the environment is wrong: exit code 64."""
 
 
-class LaunchError(AgentError):
+class LaunchError(Exception):
     """The ranks can't be started here: exit code 65."""
 
 

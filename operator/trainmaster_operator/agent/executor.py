@@ -1,10 +1,10 @@
 """The executor runs one loop, one queue of events, and the planner's actions.
 
-During a round of the loop, sockets, processes, files, timers and signals put events into the queue. After the round the
-executor handles them one by one. For each event (`_take`) it updates the state, makes a plan and performs the plan's
-actions, until the plan is empty. An action's result is handled at once; any other event that an action causes waits in
-the queue. A pushed assignment and a change of the contact with the leader are handled before the queue. So `planner`
-alone contains all decisions, and tests need only it.
+During a round of the loop, connections, processes, files, timers and signals put events into the queue. After the round
+the executor handles them one by one. For each event (`_take`) it updates the state, makes a plan and performs the
+plan's actions, until the plan is empty. An action's result is handled at once; any other event that an action causes
+waits in the queue. A pushed assignment is handled during the round, and a change of the contact with the leader before
+the queue. So `planner` alone contains all decisions, and tests need only it.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Optional
 
 from trainmaster_operator.agent import library
 from trainmaster_operator.agent.authority import AssignmentFile, Authority
 from trainmaster_operator.agent.errors import LaunchError
-from trainmaster_operator.agent.hang.stall import LeaveLeader
-from trainmaster_operator.agent.http import response
+from trainmaster_operator.agent.http import BadRequest, response
 from trainmaster_operator.agent.loop import Loop
-from trainmaster_operator.agent.network import messages
 from trainmaster_operator.agent.network.joining import with_master_address
+from trainmaster_operator.agent.network.messages import Delivery
 from trainmaster_operator.agent.network.metrics import render_metrics, state_bytes
-from trainmaster_operator.agent.network.network import Network
+from trainmaster_operator.agent.network.network import Network, present
+from trainmaster_operator.agent.network.server import METRICS_TYPE, json_of
 from trainmaster_operator.agent.planner import actions, events
-from trainmaster_operator.agent.planner.plan import done, plan, wake_at
-from trainmaster_operator.agent.planner.state import Now
-from trainmaster_operator.agent.planner.update import initial, update
+from trainmaster_operator.agent.planner.events import initial, update
+from trainmaster_operator.agent.planner.plan import plan, wake_at
+from trainmaster_operator.agent.planner.state import NO_ASSIGNMENT, Now
 from trainmaster_operator.agent.process import children, environment, state_folder
 from trainmaster_operator.agent.process.launcher import Launch
 from trainmaster_operator.agent.process.output import PrintedEnd, Printer, Printers
@@ -42,11 +42,11 @@ from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.joining import Assigned, Environment, Reported, Watched
 from trainmaster_operator.wire.log_rules import NONE
 from trainmaster_operator.wire.ranks import RankProgress
-from trainmaster_operator.wire.stream import OutputLine, Ping, newest_lines, output_share
+from trainmaster_operator.wire.stream import OutputLine, Ping, ProgressLine, newest_lines, output_share
 from trainmaster_operator.wire.values import ProtocolError
 
 if TYPE_CHECKING:
-    from trainmaster_operator.agent.hang.watch import Found, RankWatch
+    from trainmaster_operator.agent.hang.watch import RankWatch
     from trainmaster_operator.agent.process.code import CodeFolder
     from trainmaster_operator.agent.progress.trainer import TrainerServer
     from trainmaster_operator.agent.warm.learning import Learning
@@ -54,11 +54,11 @@ if TYPE_CHECKING:
 
 FILE_SECONDS, PUSHED_FILE_SECONDS = 0.05, 0.5
 """Time between two checks of the assignment's file; the second value applies while an operator can push."""
+CONFIG_FILE = "/etc/trainmaster/training.yaml"
+"""The training loop's configuration, hashed into the environment that is compared across workers."""
 KEPT_ATTEMPTS = 5
 LAST_ROUND_SECONDS = 0.01
 """The time between the decision to exit and the exit, so that the report is sent first."""
-
-QueuedEvent = Union[events.Event, messages.NetworkEvent]
 
 
 class AgentExecutor:
@@ -68,11 +68,11 @@ class AgentExecutor:
         self._settings = settings
         self._command = command
         self._loop = Loop()
-        self._events: deque[QueuedEvent] = deque()
+        self._events: deque[events.Event] = deque()
         self._printed = PrintedEnd()
         self._printers = Printers(Printer(self._loop, 1, self._printed), Printer(self._loop, 2, self._printed))
         self._file = AssignmentFile(settings.assignment_file)
-        self._polls = self._loop.call_every(FILE_SECONDS, self._poll_file)
+        self._next_poll = self._loop.call_later(FILE_SECONDS, self._poll_file)
         self._authority = Authority(settings)
         os.makedirs(settings.state_dir, exist_ok=True)
         environ = dict(environ)
@@ -94,10 +94,15 @@ class AgentExecutor:
         self._watch: RankWatch | None = None
         """The watch outlives its run, because the ranks' last progress is shown until the next run."""
         self._trainer: Optional[TrainerServer] = None
-        self._planned_at = _now()
+        self._planned_at = present()
         """The time of the last plan that was empty."""
         self._state = initial(settings, environ, state_folder.read_report(settings.state_dir), self._planned_at)
-        self._network = Network(self._loop, settings, self._events.append, _now())
+        answers = {
+            ("GET", "/v1/state"): self._answer_state,
+            ("GET", "/metrics"): self._answer_metrics,
+            ("POST", "/v1/assignment"): self._answer_push,
+        }
+        self._network = Network(self._loop, settings, self._deliver, answers)
 
     def run(self, terminated_already: bool) -> int:
         """Run until SIGTERM, or until the agent must exit to report; returns the process's exit code.
@@ -108,11 +113,12 @@ class AgentExecutor:
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.on_signal(number, self._terminate)
         self._loop.on_signal(signal.SIGCHLD, self._reap)
-        self._network.open()
+        if self._settings.port:
+            self._network.server.open()
         self._poll_file()
         if terminated_already:
             self._terminate()
-        self._carry_out(_now())
+        self._carry_out(present())
         self._settle()
         while not self._loop.stopped:
             self._wait()
@@ -125,47 +131,27 @@ class AgentExecutor:
 
     def _settle(self) -> None:
         """Handle the queued events one by one, and perform the actions that each requires."""
-        now = _now()
+        now = present()
         self._network.tick(now)
         if self._watch is not None and now.steady >= self._watch.deadline:
-            self._events.extend(self._send_found(self._watch.tick(self._state.contact.leader, now), now))
-        self._receive(now)
+            self._watch.tick(self._state.contact.leader, now)
+        self._see_leader(now)
         while self._events:
-            self._handle(self._events.popleft(), _now())
-
-    def _handle(self, event: QueuedEvent, now: Now) -> None:
-        if isinstance(event, messages.CONNECTION_EVENTS):
-            self._network.handle(event, now)
-            self._receive(now)
-        elif isinstance(event, messages.Pushed):
-            self._answer_push(event, now)
-        elif isinstance(event, messages.StateRequested):
-            body = json.dumps(self._show_state(), indent=1) + "\n"
-            self._network.server.answer(event.peer, response(200, body, "application/json"))
-        elif isinstance(event, messages.MetricsRequested):
-            report, settings = self._state.report, self._settings
-            warm_bytes = None if self._warm is None else self._warm.private_bytes()
-            kept = state_bytes(os.environ.get("TRAINMASTER_MEMORY_DIR"))
-            page = render_metrics(settings.job, settings.worker, report, self._ranks(), warm_bytes, kept)
-            self._network.server.show_metrics(page)
-        else:
-            self._take(event, now)
-            self._receive(now)
+            self._take(self._events.popleft(), present())
 
     def _take(self, event: events.Event, now: Now) -> None:
-        """Handle one event, and perform the actions that follow from it."""
         self._state = update(self._state, event, now)
         self._carry_out(now)
+        self._see_leader(now)
 
     def _carry_out(self, now: Now) -> None:
-        planned = plan(self._state, now)
+        self._state, planned = plan(self._state, now)
         while planned:
             for action in planned:
                 result = _PERFORMERS[type(action)](self, action)
-                self._state = done(self._state, action, now)
                 if result is not None:
                     self._state = update(self._state, result, now)
-            planned = plan(self._state, now)
+            self._state, planned = plan(self._state, now)
         self._planned_at = now
         run = self._state.run
         if self._processes is not None:
@@ -185,12 +171,13 @@ class AgentExecutor:
     # Actions
 
     def _apply(self, action: actions.ApplyAssignment) -> events.Event:
-        now = _now()
+        now = present()
         self._network.assign(action.assignment, now)
         return events.LeaderContactChanged(self._network.contact(now))
 
     def _begin(self, action: actions.Begin) -> Optional[events.Event]:
         folder = self._settings.state_dir
+        self._network.follower.hurry(time.monotonic())
         failed = _save(lambda: state_folder.write_report(folder, action.report))
         return failed or _save(lambda: state_folder.prune_attempts(folder, KEPT_ATTEMPTS))
 
@@ -223,10 +210,7 @@ class AgentExecutor:
         except (LaunchError, OSError) as error:
             return events.LaunchFailed(problem_of(error))
         self._processes = run
-        # Imported here, so that the ranks' start doesn't wait for the import.
-        from trainmaster_operator.agent.hang.watch import RankWatch
-
-        self._watch = RankWatch(settings, run)
+        self._watch_ranks(run)
         self._learning = None
         warm = self._warm
         if warm is not None and warm.modules is None:
@@ -238,13 +222,24 @@ class AgentExecutor:
         return launched
 
     def _regroup(self, action: actions.Regroup) -> Optional[events.Event]:
-        from trainmaster_operator.agent.hang.watch import RankWatch
-
         run, assignment = self._launched, with_master_address(self._settings, action.assignment, action.node_rank)
         failed = _save(lambda: run.regroup(action._replace(assignment=assignment)))
         if failed is None:
-            self._watch = RankWatch(self._settings, run)
+            self._watch_ranks(run)
         return failed
+
+    def _watch_ranks(self, run: RunProcesses) -> None:
+        # Imported here, so that the ranks' start doesn't wait for the import.
+        from trainmaster_operator.agent.hang.watch import RankWatch
+
+        network = self._network
+        self._watch = RankWatch(
+            self._settings,
+            run,
+            put=self._events.append,
+            send=lambda message: network.send_to_leader(message, present()),
+            leave_leader=lambda: network.follower.abandon(time.monotonic()),
+        )
 
     def _serve_trainer(self, token_file: str) -> int:
         """Listen for reports of Hugging Face's Trainer in an attempt; returns the port, or 0 on failure."""
@@ -259,7 +254,7 @@ class AgentExecutor:
 
     def _report_progress(self, body: Any) -> None:
         if self._watch is not None:
-            self._watch.report(body, _now())
+            self._watch.observation.receive(body, time.monotonic())
 
     def _describe_environment(self, action: actions.DescribeEnvironment) -> None:
         """Describe the environment in a thread.
@@ -271,28 +266,21 @@ class AgentExecutor:
         code = self._state.code.has
 
         def describe() -> None:
-            found = environment.describe(self._command, action.environ, self._settings.config_file, code)
+            found = environment.describe(self._command, action.environ, CONFIG_FILE, code)
             described = Environment(action.attempt, found)
-            self._loop.call_from_thread(lambda: self._events.append(described))
+            self._loop.call_soon(lambda: self._events.append(described))
 
         threading.Thread(target=describe, name="describe", daemon=True).start()
 
-    def _conclude(self, _action: actions.Conclude) -> Optional[events.Event]:
-        now = _now()
-        found = [] if self._watch is None else self._send_found(self._watch.conclude(now), now)
-        return found[0] if found else None
-
-    def _save_report(self, action: actions.SaveReport) -> Optional[events.Event]:
+    def _save_report(self, action: actions.SaveReport) -> None:
         try:
             state_folder.write_report(self._settings.state_dir, action.report, exited=action.exited)
         except OSError as error:
             self._complain(f"cannot write the report: {error.strerror}")
-        return None
 
     def _diagnose(self, action: actions.Diagnose) -> None:
         if self._watch is not None:
-            now = _now()
-            self._events.extend(self._send_found(self._watch.receive(action.message, now), now))
+            self._watch.receive(action.message, present())
 
     def _write_termination_message(self, action: actions.WriteTerminationMessage) -> None:
         try:
@@ -301,14 +289,24 @@ class AgentExecutor:
         except OSError as error:
             self._complain(f"cannot write the termination message: {error.strerror}")
 
+    def _publish(self, action: actions.Publish) -> None:
+        if self._learning is not None and isinstance(action.message, ProgressLine):
+            self._learning.observe(action.message.ranks)
+        self._network.publish(action.message, present())
+
+    def _keep_report(self, action: actions.KeepReport) -> None:
+        self._network.leader.receive(Reported(action.report), present(), leads=False)
+
     def _hand_over(self, _action: actions.HandOver) -> None:
         state, settings = self._state, self._settings
-        workers = 1 if state.assignment is None else len(state.assignment.workers)
+        workers = max(1, len(state.assignment.workers))
         times_and_lines = newest_lines(self._printed.lines(), output_share(workers))
         if times_and_lines:
             times, lines = zip(*times_and_lines)
             line = OutputLine(state.started, settings.worker, settings.pod_uid, lines, times)
-            self._network.hand_over(line, _now())
+            self._network.send_to_leader(line, present())
+            if self._network.leads:
+                self._network.leader.hand_over()
 
     def _exit(self, _action: actions.Exit) -> None:
         self._loop.call_later(LAST_ROUND_SECONDS, self._loop.stop)
@@ -332,7 +330,15 @@ class AgentExecutor:
             if self._warm is not None:
                 self._warm.process_ended(pid, ending)
 
+    @property
+    def _is_pushed(self) -> bool:
+        """Returns whether an operator can push assignments, so that the file needs fewer looks."""
+        return self._state.contact.leader is not None and self._state.contact.watched
+
     def _poll_file(self) -> None:
+        self._next_poll.cancel()
+        seconds = PUSHED_FILE_SECONDS if self._is_pushed else FILE_SECONDS
+        self._next_poll = self._loop.call_later(seconds, self._poll_file)
         try:
             data = self._file.poll()
             if data is not None:
@@ -340,76 +346,63 @@ class AgentExecutor:
         except ProtocolError as error:
             self._complain(f"{self._settings.assignment_file}: {error}")
 
-    def _receive(self, now: Now) -> None:
-        """Queue messages, and update the planner's contact with the leader if it has changed."""
+    def _see_leader(self, now: Now) -> None:
         contact = self._network.contact(now)
         if contact != self._state.contact:
             self._take(events.LeaderContactChanged(contact), now)
-            pushed = contact.leader is not None and contact.watched
-            self._polls.seconds = PUSHED_FILE_SECONDS if pushed else FILE_SECONDS
-            if not pushed:
-                self._polls.now()
-        for message in self._network.deliveries():
-            if isinstance(message, Assigned):
-                try:
-                    self._events.append(events.AssignmentReceived(self._authority.read(message.assignment)))
-                except ProtocolError as error:
-                    self._complain(str(error))
-            elif isinstance(message, OutputLine):
-                self._network.keep_output(message)
-            elif not isinstance(message, (Watched, Ping)):
-                self._events.append(message)
+            if not self._is_pushed:
+                self._poll_file()
 
-    def _answer_push(self, event: messages.Pushed, now: Now) -> None:
+    def _deliver(self, message: Delivery) -> None:
+        if isinstance(message, Assigned):
+            try:
+                self._events.append(events.AssignmentReceived(self._authority.read(message.assignment)))
+            except ProtocolError as error:
+                self._complain(str(error))
+        elif isinstance(message, OutputLine):
+            self._network.leader.keep_output(message)
+        elif not isinstance(message, (Watched, Ping)):
+            self._events.append(message)
+
+    def _answer_push(self, body: bytes) -> bytes:
         """Answer a pushed assignment with the assignment that is valid now."""
         try:
-            pushed = self._authority.read(event.data)
+            pushed = self._authority.read(json_of(body))
         except ProtocolError as error:
-            self._network.server.answer(event.peer, response(400, f"{error}\n"))
-            return
-        self._take(events.AssignmentReceived(pushed), now)
-        self._receive(now)
-        holds = self._state.assignment or pushed
+            raise BadRequest(400, str(error)) from None
+        self._take(events.AssignmentReceived(pushed), present())
+        holds = self._state.assignment
         if (holds.attempt, holds.state) == (pushed.attempt, pushed.state):
-            answer = response(204)
-        elif holds.attempt < pushed.attempt:
-            answer = response(503, "this agent is on its way out\n")
-        else:
-            answer = response(409, json.dumps(holds.signed) + "\n", "application/json")
-        self._network.server.answer(event.peer, answer)
-
-    def _send_found(self, found: Sequence[Found], now: Now) -> list[events.Event]:
-        """Send the rank watch's messages to the leader; returns its events for the planner."""
-        known: list[events.Event] = []
-        for each in found:
-            if isinstance(each, actions.SendToLeader):
-                self._network.send_to_leader(each.message, now)
-            elif isinstance(each, LeaveLeader):
-                self._network.leave_leader(now)
-            else:
-                known.append(each)
-                if self._learning is not None and isinstance(each, events.Progressed):
-                    self._learning.observe(each.line.ranks)
-        return known
+            return response(204)
+        if holds.attempt < pushed.attempt:
+            return response(503, "this agent is on its way out\n")
+        return response(409, json.dumps(holds.signed) + "\n", "application/json")
 
     # Views
 
     def _ranks(self) -> dict[int, RankProgress]:
-        """Returns the newest progress of each rank of the last launched attempt."""
-        return {} if self._watch is None else self._watch.ranks
+        return {} if self._watch is None else self._watch.observation.ranks
 
-    def _show_state(self) -> dict[str, Any]:
+    def _answer_metrics(self, _body: bytes) -> bytes:
+        report, settings = self._state.report, self._settings
+        warm_bytes = None if self._warm is None else self._warm.private_bytes()
+        kept = state_bytes(os.environ.get("TRAINMASTER_MEMORY_DIR"))
+        page = render_metrics(settings.job, settings.worker, report, self._ranks(), warm_bytes, kept)
+        return response(200, page, METRICS_TYPE)
+
+    def _answer_state(self, _body: bytes) -> bytes:
         state = self._state
-        return {
+        shown = {
             "worker": self._settings.worker,
             "uid": self._settings.pod_uid,
             "leader": state.contact.leader,
-            "assignment": None if state.assignment is None else state.assignment.to_wire(),
+            "assignment": None if state.assignment is NO_ASSIGNMENT else state.assignment.to_wire(),
             "report": state.report.to_wire() if state.report else None,
             "progress": {str(rank): progress.to_wire() for rank, progress in self._ranks().items()},
             "environment": {} if state.environment is None else state.environment.environment,
             "workers": [line._asdict() for line in self._network.leader.workers()],
         }
+        return response(200, json.dumps(shown, indent=1) + "\n", "application/json")
 
     def _complain(self, sentence: str) -> None:
         if sentence != self._complaint:
@@ -426,20 +419,13 @@ def _save(write: Callable[[], None]) -> Optional[events.SaveFailed]:
     return None
 
 
-def _now() -> Now:
-    return Now(time.monotonic(), time.time())
-
-
 _PERFORMERS: dict[type, Callable[[AgentExecutor, Any], Optional[events.Event]]] = {
     actions.KillLeftovers: lambda it, _: children.send(children.leftovers(it._settings.state_dir), signal.SIGKILL),
     actions.ApplyAssignment: AgentExecutor._apply,
     actions.Begin: AgentExecutor._begin,
     actions.Adopt: lambda it, action: _save(lambda: state_folder.write_report(it._settings.state_dir, action.report)),
-    actions.Decline: lambda _, __: None,
     actions.Regroup: AgentExecutor._regroup,
-    actions.Hurry: lambda it, _: it._network.hurry(_now()),
     actions.FetchCode: AgentExecutor._fetch_code,
-    actions.RefuseLaunch: lambda _, action: events.LaunchFailed(action.error),
     actions.EndWarm: lambda it, _: None if it._warm is None else it._warm.kill(),
     actions.RunSetup: lambda it, _: it._setup.start(),
     actions.CancelSetup: lambda it, _: it._setup.cancel(),
@@ -454,14 +440,14 @@ _PERFORMERS: dict[type, Callable[[AgentExecutor, Any], Optional[events.Event]]] 
     actions.KillProcesses: lambda it, action: children.send(action.pids, signal.SIGKILL),
     actions.KillRemains: lambda _, action: children.send(children.session_members([action.pid]), signal.SIGKILL),
     actions.Sweep: lambda it, _: it._launched.sweep(),
-    actions.Conclude: AgentExecutor._conclude,
-    actions.FlushProgress: lambda it, _: None if it._watch is None else it._watch.finish(_now()),
+    actions.Conclude: lambda it, _: None if it._watch is None else it._watch.conclude(present()),
+    actions.FlushProgress: lambda it, _: None if it._watch is None else it._watch.finish(present()),
     actions.SaveReport: AgentExecutor._save_report,
-    actions.PublishReport: lambda it, action: it._network.publish(Reported(action.report), _now()),
-    actions.Publish: lambda it, action: it._network.publish(action.message, _now()),
-    actions.SendToLeader: lambda it, action: it._network.send_to_leader(action.message, _now()),
+    actions.PublishReport: lambda it, action: it._network.publish(Reported(action.report), present()),
+    actions.Publish: AgentExecutor._publish,
+    actions.SendToLeader: lambda it, action: it._network.send_to_leader(action.message, present()),
     actions.Introduce: lambda it, action: it._network.introduce(action.messages),
-    actions.KeepReport: lambda it, action: it._network.record(action.report),
+    actions.KeepReport: AgentExecutor._keep_report,
     actions.Diagnose: AgentExecutor._diagnose,
     actions.WriteTerminationMessage: AgentExecutor._write_termination_message,
     actions.HandOver: AgentExecutor._hand_over,

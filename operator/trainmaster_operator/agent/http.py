@@ -15,22 +15,6 @@ MAX_HEAD_BYTES = 8_192
 MAX_HEAD_PIECES = 64
 """The number of reads that a head may take, so that sending it byte by byte costs little. Clients need one or two."""
 HEAD_END = b"\r\n\r\n"
-REASONS = {
-    101: "Switching Protocols",
-    200: "OK",
-    204: "No Content",
-    400: "Bad Request",
-    401: "Unauthorized",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    408: "Request Timeout",
-    409: "Conflict",
-    411: "Length Required",
-    413: "Content Too Large",
-    429: "Too Many Requests",
-    431: "Request Header Fields Too Large",
-    503: "Service Unavailable",
-}
 
 
 class BadRequest(Exception):
@@ -63,18 +47,12 @@ class Request:
         self._pieces = 0
         self._head: Optional[Head] = None
 
-    def __len__(self) -> int:
-        """Returns the number of buffered bytes."""
-        return len(self._buffer)
-
     @property
     def begun(self) -> bool:
-        """Returns whether a request has begun but isn't complete."""
         return bool(self._buffer) or self._head is not None
 
     @property
     def missing(self) -> int:
-        """Returns how many bytes of the body are missing."""
         return 0 if self._head is None else max(0, self._head.length - len(self._buffer))
 
     def feed(self, data: bytes) -> None:
@@ -98,12 +76,10 @@ class Request:
         return self._head
 
     def body(self) -> Optional[bytes]:
-        """Returns the body, or None if it isn't complete."""
         length = 0 if self._head is None else self._head.length
         return bytes(self._buffer[:length]) if len(self._buffer) >= length else None
 
     def rest(self) -> bytes:
-        """Returns the bytes after the request."""
         return bytes(self._buffer[0 if self._head is None else self._head.length :])
 
 
@@ -131,8 +107,11 @@ def parse_head(data: bytes) -> Head:
 
 def response(status: int, body: str = "", content_type: str = "text/plain; charset=utf-8") -> bytes:
     """Returns a complete response that ends the connection."""
+    # Imported here, because it isn't needed for an agent's start.
+    from http import HTTPStatus
+
     data = body.encode()
-    lines = [f"HTTP/1.1 {status} {REASONS[status]}", "Connection: close"]
+    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", "Connection: close"]
     if status != 204:
         lines += [f"Content-Type: {content_type}", f"Content-Length: {len(data)}"]
     return "\r\n".join([*lines, "", ""]).encode() + data

@@ -5,6 +5,7 @@ It uses `selectors`, not asyncio, because an agent's start then takes 15 ms inst
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import os
@@ -29,21 +30,6 @@ class Timer:
         self.call = None
 
 
-class Repetition:
-    """Repetition calls every `seconds`; the interval may change."""
-
-    def __init__(self, loop: Loop, seconds: float, call: Callable[[], None]) -> None:
-        self.seconds = seconds
-        self._loop, self._call = loop, call
-        self._next = loop.call_later(seconds, self.now)
-
-    def now(self) -> None:
-        """Call at once, and next after `seconds`."""
-        self._next.cancel()
-        self._next = self._loop.call_later(self.seconds, self.now)
-        self._call()
-
-
 class Loop:
     """Loop calls back when a descriptor is ready, a timer expires, or a signal arrives."""
 
@@ -52,7 +38,6 @@ class Loop:
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
         self._soon: deque[Callable[[], None]] = deque()
-        self._on_signal: dict[int, Callable[[], None]] = {}
         self.stopped = False
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
@@ -72,24 +57,18 @@ class Loop:
             self._selector.unregister(fd)
 
     def call_later(self, seconds: float, call: Callable[[], None]) -> Timer:
-        """Call once, `seconds` from now."""
         timer = Timer(time.monotonic() + seconds, call)
         heapq.heappush(self._timers, (timer.at, next(self._order), timer))
         return timer
 
-    def call_every(self, seconds: float, call: Callable[[], None]) -> Repetition:
-        """Call repeatedly until the loop ends."""
-        return Repetition(self, seconds, call)
-
-    def call_from_thread(self, call: Callable[[], None]) -> None:
-        """Call in the loop's thread, as soon as possible. Other threads may use only this method."""
+    def call_soon(self, call: Callable[[], None]) -> None:
+        """Call in the loop's thread, in this round or at once in the next. Other threads may use only this method."""
         self._soon.append(call)
         self._wake()
 
     def on_signal(self, number: int, call: Callable[[], None]) -> None:
         """Call in the loop, not in the signal's handler, when the signal arrives."""
-        self._on_signal[number] = call
-        signal.signal(number, self._signalled)
+        signal.signal(number, lambda _number, _frame: self.call_soon(call))
 
     def stop(self) -> None:
         """Make this the last round."""
@@ -112,21 +91,11 @@ class Loop:
         while self._soon:
             self._soon.popleft()()
 
-    def _signalled(self, number: int, _frame: object) -> None:
-        call = self._on_signal.get(number)
-        if call is not None:
-            self._soon.append(call)
-            self._wake()
-
     def _wake(self) -> None:
-        try:
+        # If the pipe is full of earlier wake-ups, these are enough.
+        with contextlib.suppress(BlockingIOError):
             os.write(self._wake_write, b".")
-        except BlockingIOError:
-            # The pipe is full of earlier wake-ups, and a single one is enough.
-            return
 
     def _woken(self, _events: int) -> None:
-        try:
+        with contextlib.suppress(BlockingIOError):
             os.read(self._wake_read, 4_096)
-        except BlockingIOError:
-            return

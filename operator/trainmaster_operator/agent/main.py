@@ -104,7 +104,7 @@ def _refuse(termination_log: str, sentence: str, code: int, message: str = "") -
 
 def _state() -> int:
     """Print the state of this container's agent, or its saved report if it doesn't answer."""
-    from trainmaster_operator.agent.errors import AgentError
+    from trainmaster_operator.agent.errors import UsageError
     from trainmaster_operator.agent.process.state_folder import read_report
     from trainmaster_operator.agent.settings import read_settings
     from trainmaster_operator.wire.names import TOKEN_HEADER
@@ -113,7 +113,7 @@ def _state() -> int:
 
     try:
         settings = read_settings(os.environ)
-    except AgentError as error:
+    except UsageError as error:
         print(f"[agent]: {error}", file=sys.stderr)
         return EXIT_USAGE
     if settings.agents_secret and settings.port:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import binascii
 import os
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -11,6 +10,7 @@ from trainmaster_operator.agent import ed25519
 from trainmaster_operator.agent.errors import UsageError
 from trainmaster_operator.wire.log_rules import AUTO, PRESETS, check_pattern
 from trainmaster_operator.wire.names import AGENT_PORT, AGENTS_SECRET_VARIABLE, PUBLIC_KEYS_VARIABLE
+from trainmaster_operator.wire.values import decimal
 
 
 class AgentSettings(NamedTuple):
@@ -65,8 +65,6 @@ class AgentSettings(NamedTuple):
     """Where the archive of the user's code is mounted; empty if the image contains the code."""
     code_source: str
     """A description of the mounted volume, for people."""
-    config_file: str
-    """The training loop's configuration, hashed into the environment that is compared across workers."""
 
 
 def read_settings(environ: Mapping[str, str]) -> AgentSettings:
@@ -76,6 +74,14 @@ def read_settings(environ: Mapping[str, str]) -> AgentSettings:
         raise UsageError(f"TRAINMASTER_LAUNCHER: {launcher!r} is no launcher; use torchrun or exec")
     if not environ.get("TRAINMASTER_WORKER"):
         raise UsageError("TRAINMASTER_WORKER is not set; it is this worker's global index, from the pod-index label")
+    preset = environ.get("TRAINMASTER_PROGRESS_PRESET") or AUTO
+    if preset not in PRESETS:
+        known = f"{', '.join(PRESETS[:-1])} or {PRESETS[-1]}"
+        raise UsageError(f"TRAINMASTER_PROGRESS_PRESET: {preset[:40]!r} is no preset; use {known}")
+    pattern = environ.get("TRAINMASTER_PROGRESS_PATTERN", "")
+    problem = check_pattern(pattern) if pattern else None
+    if problem is not None:
+        raise UsageError(f"TRAINMASTER_PROGRESS_PATTERN: {pattern[:60]!r} {problem}")
     first_step_timeout = _number(environ, "TRAINMASTER_FIRST_STEP_TIMEOUT", 0.0)
     return AgentSettings(
         worker=_whole(environ, "TRAINMASTER_WORKER", 0, 0),
@@ -100,31 +106,13 @@ def read_settings(environ: Mapping[str, str]) -> AgentSettings:
         grace_seconds=_number(environ, "TRAINMASTER_GRACE_SECONDS", 25.0),
         progress_timeout=_number(environ, "TRAINMASTER_PROGRESS_TIMEOUT", 0.0),
         first_step_timeout=first_step_timeout,
-        progress_pattern=_pattern(environ),
-        progress_preset=_preset(environ),
+        progress_pattern=pattern,
+        progress_preset=preset,
         startup_timeout=first_step_timeout or 900.0,
         cgroup_root=environ.get("TRAINMASTER_CGROUP_ROOT") or "/sys/fs/cgroup",
         code_dir=environ.get("TRAINMASTER_CODE_DIR", ""),
         code_source=environ.get("TRAINMASTER_CODE_SOURCE", "the volume of the code"),
-        config_file="/etc/trainmaster/training.yaml",
     )
-
-
-def _pattern(environ: Mapping[str, str]) -> str:
-    name = "TRAINMASTER_PROGRESS_PATTERN"
-    pattern = environ.get(name, "")
-    problem = check_pattern(pattern) if pattern else None
-    if problem is not None:
-        raise UsageError(f"{name}: {pattern[:60]!r} {problem}")
-    return pattern
-
-
-def _preset(environ: Mapping[str, str]) -> str:
-    name = "TRAINMASTER_PROGRESS_PRESET"
-    preset = environ.get(name) or AUTO
-    if preset not in PRESETS:
-        raise UsageError(f"{name}: {preset[:40]!r} is no preset; use {', '.join(PRESETS[:-1])} or {PRESETS[-1]}")
-    return preset
 
 
 def _public_keys(environ: Mapping[str, str]) -> tuple[bytes, ...]:
@@ -137,10 +125,7 @@ def _public_keys(environ: Mapping[str, str]) -> tuple[bytes, ...]:
         )
     keys = []
     for text in texts:
-        try:
-            key = binascii.a2b_base64(text.encode())
-        except (binascii.Error, ValueError):
-            key = b""
+        key = ed25519.decoded(text)
         if not ed25519.is_key(key):
             raise UsageError(f"{name}: {text[:60]!r} is not an Ed25519 public key in base64")
         keys.append(key)
@@ -151,9 +136,10 @@ def _whole(environ: Mapping[str, str], name: str, default: int, least: int) -> i
     text = environ.get(name, "").strip()
     if not text:
         return default
-    if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) < least:
+    value = decimal(text, 10**9)
+    if value is None or value < least:
         raise UsageError(f"{name}: {text[:40]!r} is not a whole number of at least {least}")
-    return int(text)
+    return value
 
 
 def _number(environ: Mapping[str, str], name: str, default: float) -> float:

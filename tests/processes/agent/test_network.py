@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import socket
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
@@ -19,7 +17,6 @@ from trainmaster_operator.agent.connection import Pace, PeerConnection, json_lin
 from trainmaster_operator.agent.http import UPGRADED
 from trainmaster_operator.agent.loop import Loop
 from trainmaster_operator.agent.network import follower, network
-from trainmaster_operator.agent.network.messages import Upgraded
 from trainmaster_operator.agent.network.network import MAX_FOLLOWER_PENDING_BYTES, Network
 from trainmaster_operator.agent.planner.events import LeaderJoined
 from trainmaster_operator.agent.planner.state import Now
@@ -35,13 +32,12 @@ class Alone:
 
     def __init__(self, worker: int, port: int = 8472) -> None:
         self.loop = Loop()
-        self.queue: deque[Any] = deque()
         environ = {"TRAINMASTER_WORKER": str(worker), "TRAINMASTER_AGENT_PORT": str(port)}
         settings = read_settings({**environment(), **environ, "TRAINMASTER_POD_UID": f"uid-{worker}"})
-        self.network = Network(self.loop, settings, self.queue.append, self.now())
+        self.network = Network(self.loop, settings, self.receive, {})
         self.received: list[Any] = []
+        self.joined = False
         self.sockets: list[socket.socket] = []
-        self.numbers = itertools.count(1_000)
 
     @staticmethod
     def now() -> Now:
@@ -52,17 +48,20 @@ class Alone:
         assignment = Assignment(JOB_UID, attempt, (0, 1), uids, hosts, 28_000, signed=signed)
         self.network.assign(assignment, self.now())
 
+    def receive(self, message: Any) -> None:
+        """Keep what the planner would get."""
+        if isinstance(message, LeaderJoined):
+            self.joined = True
+        else:
+            self.received.append(message)
+
     def turn(self, seconds: float = 0.02) -> None:
         """One round of the loop, and of the executor."""
         self.loop.run_once(max(0.0, min(seconds, self.network.deadline - time.monotonic())))
         self.network.tick(self.now())
-        while self.queue:
-            self.network.handle(self.queue.popleft(), self.now())
-        for message in self.network.deliveries():
-            if isinstance(message, LeaderJoined):
-                self.network.introduce([Joined(JOB_UID, 1, "uid-1", 0)])
-            else:
-                self.received.append(message)
+        if self.joined:
+            self.joined = False
+            self.network.introduce([Joined(JOB_UID, 1, "uid-1", 0)])
 
     def until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 5.0
@@ -81,9 +80,9 @@ class Alone:
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         theirs.setblocking(False)
         self.sockets.append(theirs)
-        connection = PeerConnection(self.loop, ours, next(self.numbers), self.queue.append)
+        connection = PeerConnection(self.loop, ours)
         hello = json_line(Joined(JOB_UID, worker, f"uid-{worker}", 3).to_wire())
-        self.network.handle(Upgraded(connection, True, hello), self.now())
+        self.network.upgraded(connection, True, hello)
         return connection, theirs
 
 
@@ -147,7 +146,7 @@ def listener() -> Iterator[Listener]:
 def test_a_connection_ends_when_its_other_side_confirms_nothing(listener: Listener) -> None:
     """Beyond a broken network the kernel would send again for a quarter of an hour, and probes nothing meanwhile."""
     with socket.create_connection(listener.socket.getsockname()) as here:
-        PeerConnection(Loop(), here, 1, lambda event: None)
+        PeerConnection(Loop(), here)
         assert here.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
 
 
@@ -258,8 +257,7 @@ def test_a_follower_that_sends_without_end_is_read_at_its_pace(alone: Alone, mon
 def test_the_progress_of_many_ranks_goes_out_in_several_lines(alone: Alone) -> None:
     ours, theirs = tcp_pair()
     alone.sockets.append(theirs)
-    stream = PeerConnection(alone.loop, ours, next(alone.numbers), alone.queue.append)
-    alone.network.handle(Upgraded(stream, False), alone.now())
+    alone.network.upgraded(PeerConnection(alone.loop, ours), False, b"")
     ranks = {rank: RankProgress(step=1) for rank in range(300)}
     alone.network.publish(ProgressLine(3, 0, ranks, 1.0), alone.now())
     text = b""

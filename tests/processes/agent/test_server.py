@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import os
 import socket
 import time
-from collections import deque
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,15 +20,8 @@ from trainmaster_operator.agent.authority import Authority
 from trainmaster_operator.agent.connection import PeerConnection
 from trainmaster_operator.agent.loop import READ, Loop
 from trainmaster_operator.agent.network import server
-from trainmaster_operator.agent.network.messages import (
-    Closed,
-    MetricsRequested,
-    Pushed,
-    Readable,
-    StateRequested,
-    Upgraded,
-)
-from trainmaster_operator.agent.network.server import Server, Unauthenticated
+from trainmaster_operator.agent.network.network import Network
+from trainmaster_operator.agent.network.server import METRICS_TYPE, json_of, to_replace
 from trainmaster_operator.agent.settings import read_settings
 from trainmaster_operator.wire.limits import MAX_ASSIGNMENT_BYTES
 from trainmaster_operator.wire.values import ProtocolError
@@ -128,32 +120,37 @@ class Port:
         environ = {**environment(), "TRAINMASTER_WORKER": "0", "TRAINMASTER_POD_IP": self.address[0]}
         settings = read_settings({**environ, "TRAINMASTER_AGENT_PORT": str(self.address[1])})
         self.authority = Authority(settings)
-        self.queue: deque[Any] = deque()
-        self.server = Server(self.loop, settings, self.queue.append, itertools.count(1))
+        answers = {
+            ("GET", "/v1/state"): self.answer_state,
+            ("GET", "/metrics"): self.answer_metrics,
+            ("POST", "/v1/assignment"): self.answer_push,
+        }
+        # The operator's other requests are answered as by an agent.
+        self.server = Network(self.loop, settings, lambda message: None, answers).server
+        self.server.upgraded = self.take_over
         self.server.open()
         self.clients: list[socket.socket] = []
 
     def turn(self, seconds: float) -> None:
-        """One round of the loop, and of an executor that answers what it is asked."""
+        """One round of the loop."""
         self.loop.run_once(seconds)
-        while self.queue:
-            event = self.queue.popleft()
-            if isinstance(event, Readable):
-                self.server.read(event.peer)
-            elif isinstance(event, Closed):
-                self.server.closed(event.peer)
-            elif isinstance(event, MetricsRequested):
-                self.metrics_made += 1
-                self.server.show_metrics("x 1\n")
-            elif isinstance(event, StateRequested):
-                self.states_asked += 1
-                self.server.answer(event.peer, http.response(200, "{}"))
-            elif isinstance(event, Upgraded):
-                self.upgraded.append(event.connection)
-            elif isinstance(event, Pushed):
-                with pytest.raises(ProtocolError):
-                    self.authority.read(event.data)
-                self.server.answer(event.peer, http.response(400, "no assignment\n"))
+
+    def take_over(self, connection: PeerConnection, _is_follower: bool, _rest: bytes) -> None:
+        connection.on_data = connection.read
+        self.upgraded.append(connection)
+
+    def answer_state(self, _body: bytes) -> bytes:
+        self.states_asked += 1
+        return http.response(200, "{}")
+
+    def answer_metrics(self, _body: bytes) -> bytes:
+        self.metrics_made += 1
+        return http.response(200, "x 1\n", METRICS_TYPE)
+
+    def answer_push(self, body: bytes) -> bytes:
+        with pytest.raises(ProtocolError):
+            self.authority.read(json_of(body))
+        return http.response(400, "no assignment\n")
 
     def connect(self, data: bytes = b"") -> socket.socket:
         sock = socket.create_connection(self.address, timeout=10)
@@ -182,7 +179,7 @@ class Port:
         return text
 
     def end(self) -> None:
-        self.server.close()
+        self.server._socket.close()
         for sock in self.clients:
             sock.close()
 
@@ -216,7 +213,7 @@ def test_what_unauthenticated_send_is_kept_to_a_bound(port: Port) -> None:
         port.connect(half)
     for _ in range(100):
         port.turn(0.0)
-    kept = [len(exchange._request) for exchange in port.server._unauthenticated.all()]
+    kept = [len(exchange._request._buffer) for exchange in port.server._unauthenticated]
     assert len(kept) == server.MAX_OF_ADDRESS
     assert max(kept) <= http.MAX_HEAD_BYTES + server.UNAUTHENTICATED_READ_BYTES
 
@@ -253,7 +250,6 @@ def test_without_descriptors_the_port_waits_instead_of_trying_again_and_again(
 ) -> None:
     tries: list[None] = []
     listener = port.server._socket
-    assert listener is not None
     descriptor = listener.fileno()
 
     class Short:
@@ -347,10 +343,13 @@ def test_a_body_that_is_no_request_is_refused_with_the_token_too(port: Port, pat
 
 
 def test_the_address_that_has_most_makes_room() -> None:
-    room: Unauthenticated[str] = Unauthenticated(4)
-    for address, item in (("kubelet", "probe"), ("evil", "a"), ("evil", "b"), ("evil", "c")):
-        assert room.in_the_way(address) is None
-        room.add(address, item)
-    assert room.in_the_way("operator") == "a"
-    room.discard("evil", "a")
-    assert room.in_the_way("operator") is None and len(room) == 3
+    room: list[Any] = []
+    for address in ("kubelet", "evil", "evil", "evil"):
+        assert to_replace(room, address, 4) is None
+        room.append(SimpleNamespace(address=address))
+    assert to_replace(room, "operator", 4) is room[1], "the oldest of them"
+    assert to_replace(room, "", 0) is room[1]
+    del room[1]
+    assert to_replace(room, "operator", 4) is None
+    many: list[Any] = [SimpleNamespace(address="node") for _ in range(server.MAX_OF_ADDRESS)]
+    assert to_replace(many, "node", 100) is many[0] and to_replace([], "", 0) is None

@@ -34,7 +34,7 @@ class Served:
             self._loop.run_once()
 
     def end(self) -> None:
-        self._loop.call_from_thread(self._loop.stop)
+        self._loop.call_soon(self._loop.stop)
         self._thread.join()
 
     def post(self, body: bytes, token: str | None = None, path: str = "/v1/trainer-status") -> int:

@@ -20,7 +20,7 @@
 | `network/follower` | `network/test_follower` |
 | `network/joining` | `network/test_joining`, `test_network`, `test_group` |
 | `network/leader` | `network/test_leader` |
-| `network/messages` | `test_network`, `test_server`, `test_hostile_lines` |
+| `network/messages` | `network/test_leader`, `network/test_follower`, `test_hostile_lines` |
 | `network/metrics` | `network/test_metrics` |
 | `network/network` | `test_network` |
 | `network/server` | `test_network`, `test_server` |
@@ -29,11 +29,10 @@
 | `planner/changes` | `planner/test_attempts`, `planner/test_histories` |
 | `planner/classification` | `planner/test_classification` |
 | `planner/continuing` | `planner/test_continuing`, `planner/test_histories` |
-| `planner/events` | `planner/test_attempts`, `planner/test_histories` |
+| `planner/events` | `planner/test_attempts`, `planner/test_histories`, `planner/test_leaving` |
 | `planner/plan` | `planner/test_attempts`, `planner/test_histories`, `planner/test_leaving` |
 | `planner/ranks` | `planner/test_ranks` |
 | `planner/state` | `planner/test_attempts`, `planner/test_histories`, `planner/test_recovery` |
-| `planner/update` | `planner/test_attempts`, `planner/test_leaving` |
 | `process/children` | `test_one_worker`, `test_faults`, `test_reaped_ranks` |
 | `process/code` | `process/test_code`, `planner/test_code`, `cluster/test_code` |
 | `process/environment` | `process/test_environment` |

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.signer import environment
-from trainmaster_operator.agent import executor
+from trainmaster_operator.agent import executor, loop
 from trainmaster_operator.agent.executor import AgentExecutor
 from trainmaster_operator.agent.planner import events
 from trainmaster_operator.agent.planner.actions import SaveReport
@@ -17,7 +17,7 @@ from trainmaster_operator.agent.planner.state import LeaderContact, MasterContac
 from trainmaster_operator.agent.settings import read_settings
 from trainmaster_operator.wire.report import Report
 
-from .planner.simulated import UID, WORKER, assignment
+from .planner.simulated import UID, UNWATCHED, WATCHED, WORKER, assignment
 
 ENDED_AT = 1_000.0
 
@@ -55,3 +55,25 @@ def test_a_deadline_that_passes_while_actions_are_performed_is_met(
         agent._wait()
     assert clock.now >= ENDED_AT + PATIENCE_SECONDS
     assert events.DeadlinePassed() in agent._events
+
+
+def test_the_assignments_file_is_read_at_once_when_no_operator_can_push_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variables = {"TRAINMASTER_WORKER": str(WORKER), "TRAINMASTER_AGENT_PORT": "0"}
+    agent = AgentExecutor(
+        read_settings({**environment(), **variables, "TRAINMASTER_STATE_DIR": str(tmp_path)}), ["true"], {}
+    )
+    polls: list[None] = []
+    monkeypatch.setattr(agent, "_file", SimpleNamespace(poll=lambda: polls.append(None)))
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    for contact, seconds in ((WATCHED, executor.PUSHED_FILE_SECONDS), (UNWATCHED, executor.FILE_SECONDS)):
+        agent._state = agent._state._replace(contact=contact)
+        agent._poll_file()
+        assert agent._next_poll.at == clock.now + seconds
+    agent._state = agent._state._replace(contact=WATCHED)
+    monkeypatch.setattr(agent._network, "contact", lambda now: UNWATCHED)
+    polls.clear()
+    agent._see_leader(Now(0.0, 0.0))
+    assert len(polls) == 1

@@ -16,6 +16,7 @@ from tests.unit.hostile_json import JSON, damaged
 from trainmaster_operator.agent import http
 from trainmaster_operator.agent.connection import JsonLines
 from trainmaster_operator.agent.network.messages import Close, Deliver
+from trainmaster_operator.agent.planner.state import Now
 from trainmaster_operator.agent.process import state_folder
 from trainmaster_operator.agent.process.state_folder import read_error_file
 from trainmaster_operator.agent.progress.sources import parse_progress
@@ -89,7 +90,7 @@ def test_whatever_a_leader_sends_is_delivered_or_passed_over(sent: list[Any]) ->
     way.answer("job-0")
     for line in sent:
         if isinstance(line, dict):
-            for action in way.follower.receive_line(1, line, 1.0):
+            for action in way.follower.receive_line(1, line, Now(1.0, 0.0)):
                 assert isinstance(action, (Deliver, Close))
 
 

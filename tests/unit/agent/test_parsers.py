@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from http import HTTPStatus
 from pathlib import Path
 
 import pytest
@@ -73,7 +74,7 @@ def test_any_bytes_are_a_request_or_refused(pieces: list[bytes]) -> None:
             if request.head() is not None:
                 request.body()
     except http.BadRequest as refused:
-        assert refused.status in http.REASONS
+        assert 400 <= HTTPStatus(refused.status) < 500
 
 
 @pytest.mark.parametrize(
@@ -134,4 +135,4 @@ def test_who_sends_a_head_byte_by_byte_is_given_up_after_some_pieces() -> None:
         for byte in b"GET /healthz HTTP/1.1\r\nx: " + b"y" * 1_000:
             request.feed(bytes([byte]))
             request.head()
-    assert refused.value.status == 408 and len(request) == http.MAX_HEAD_PIECES
+    assert refused.value.status == 408 and len(request._buffer) == http.MAX_HEAD_PIECES

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping, Sequence
+from typing import Optional
 
 from trainmaster_operator.agent.errors import LaunchError
 from trainmaster_operator.agent.hang.rank_states import waits_for
@@ -34,84 +35,93 @@ GONE_OR_STOPPED = ("T", "t", "X", "Z")
 
 
 class CollectedEvidence:
-    """CollectedEvidence collects the evidence of the ranks; `poll` it every POLL_SECONDS until it is complete."""
+    """CollectedEvidence collects the evidence of the ranks; `poll` it when it is `due`, until it is complete."""
 
     def __init__(self, folder: str, ranks: Sequence[RankProcess], now: float) -> None:
-        self._folder = folder
-        self._ranks = {rank.rank: rank for rank in ranks}
         self._begun = now
-        self._sizes: dict[str, int] = {}
-        self._recorders: dict[int, FlightRecorder] = {}
-        self._stacks: dict[int, str] = {}
-        self._states: dict[int, str] = {}
-        self._views: dict[int, str] = {}
-        self._with_device: set[int] = set()
-        self._lines: dict[tuple[int, str, int], str] = {}
-        """The source lines that main threads are executing, by rank, file and line number."""
-        self._awaited: set[int] = set()
-        self._recorded: dict[int, Recorded] = {}
-        for rank in ranks:
-            self._ask(rank)
+        self.due = now + POLL_SECONDS
+        self.ranks = {rank.rank: RankEvidence(folder, rank) for rank in ranks}
 
     def poll(self, now: float) -> bool:
         """Read the new answers; returns whether the evidence is complete."""
-        grown = False
-        for rank in self._ranks:
-            before = self.stacks(rank)
-            grown = self.read_stacks(rank) != before or grown
-        for rank, recorder in self._recorders.items():
-            recorded = recorder.answer()
-            if recorded is not None:
-                self._recorded[rank] = recorded
-        if self._recorders.keys() > self._recorded.keys() and now < self._begun + ANSWER_SECONDS:
+        self.due = now + POLL_SECONDS
+        ranks = self.ranks.values()
+        grown = [rank.read_stacks() for rank in ranks]
+        recorded = [rank.read_recorder() for rank in ranks]
+        if not all(recorded) and now < self._begun + ANSWER_SECONDS:
             return False
-        answered = self._awaited <= self._stacks.keys() and not grown
+        answered = not any(grown) and all(rank.stacks or not rank.asked for rank in ranks)
         return answered or now >= self._begun + STACKS_SECONDS
 
     def complete(self, states: Mapping[int, RankState]) -> dict[int, RankState]:
-        """Returns the ranks' states with the collected evidence added to each."""
-        return {rank: self._completed(rank, state) for rank, state in states.items()}
+        found = self.ranks
+        return {rank: found[rank].completed(state) if rank in found else state for rank, state in states.items()}
 
-    def stacks(self, rank: int) -> str:
-        """Returns a rank's output since it was asked."""
-        return self._stacks.get(rank, "")
 
-    def kernel_view(self, rank: int) -> str:
-        """Returns the kernel's view of a rank at the time of the question."""
-        return self._views.get(rank, "")
+class RankEvidence:
+    """RankEvidence asks one rank for its stacks and its flight recorder, and keeps the answers."""
 
-    def read_stacks(self, rank: int) -> str:
-        """Read a rank's output since it was asked once more."""
-        if rank in self._ranks:
-            files = self._ranks[rank].files
-            printed = "".join(tail_of(path, MAX_STACKS_BYTES, self._sizes[path]) for path in files)
-            if has_stacks(printed):
-                self._stacks[rank] = printed
-                self._read_line(rank)
-        return self.stacks(rank)
+    def __init__(self, folder: str, process: RankProcess) -> None:
+        self._process = process
+        self._state = children.process_state(process.pid)
+        self.kernel_view = describe_process(process.pid)
+        """The kernel's view of the rank when it was asked."""
+        self._has_device = has_device(children.signal_target(process.pid))
+        self._sizes = {path: _size(path) for path in process.files}
+        """The size of each file when the rank was asked."""
+        self.stacks = ""
+        """The rank's output since it was asked."""
+        self._lines: dict[tuple[str, int], str] = {}
+        """The source lines that the main thread was executing, by file and line number."""
+        self._recorder: Optional[FlightRecorder] = None
+        self._recorded: Optional[Recorded] = None
+        self.asked = False
+        if self._state in GONE_OR_STOPPED:
+            return
+        self.asked = ask_for_stacks(process.pid) or self._spy(folder)
+        recorder = FlightRecorder(process.environ, process.rank)
+        if recorder.ask():
+            self._recorder = recorder
 
-    def _completed(self, rank: int, state: RankState) -> RankState:
-        recorded, frame = self._recorded.get(rank), newest_frame(self.stacks(rank))
+    def read_stacks(self) -> bool:
+        """Read the output since the question; returns whether there is more than before."""
+        printed = "".join(tail_of(path, MAX_STACKS_BYTES, size) for path, size in self._sizes.items())
+        if printed == self.stacks or not has_stacks(printed):
+            return False
+        self.stacks = printed
+        self._read_line()
+        return True
+
+    def read_recorder(self) -> bool:
+        """Read the flight recorder's answer; returns whether no answer is missing."""
+        if self._recorder is not None:
+            self._recorded = self._recorder.answer() or self._recorded
+        return self._recorder is None or self._recorded is not None
+
+    def completed(self, state: RankState) -> RankState:
+        recorded, frame = self._recorded, newest_frame(self.stacks)
         pending = recorded is not None and recorded.oldest_open is not None
-        line = self._lines.get((rank, *frame), "") if frame is not None else ""
-        alone = rank in self._ranks and self._ranks[rank].environ.get("WORLD_SIZE") == "1"
-        waits = waits_for(self.stacks(rank), line, has_device=rank in self._with_device, alone=alone)
+        line = self._lines.get(frame, "") if frame is not None else ""
+        alone = self._process.environ.get("WORLD_SIZE") == "1"
+        waits = waits_for(self.stacks, line, has_device=self._has_device, alone=alone)
+        waits_in = f"flight recorder: {recorded.message}" if recorded else ""
+        process, *threads = self.kernel_view.split("\n")
         return state._replace(
-            state=self._states.get(rank, ""),
+            state=self._state,
             collective=None if recorded is None else recorded.collective,
             # A collective without peers waits for the device's earlier work.
             waits="device" if alone and pending else waits,
             pending=pending and not alone,
-            text=self._text(rank),
+            text="\n".join(filter(None, [process, waits_in, main_thread_first(self.stacks), *threads])),
         )
 
-    def _read_line(self, rank: int) -> None:
+    def _read_line(self) -> None:
         """Read the source line of a rank that uses a device. A thread does it, because the file's volume may hang."""
-        frame = newest_frame(self.stacks(rank))
-        if rank not in self._with_device or frame is None or (rank, *frame) in self._lines:
+        frame = newest_frame(self.stacks)
+        if not self._has_device or frame is None or frame in self._lines:
             return
-        key, path = (rank, *frame), os.path.join(f"/proc/{self._ranks[rank].pid}/cwd", frame[0])
-        self._lines[key] = ""
+        path = os.path.join(f"/proc/{self._process.pid}/cwd", frame[0])
+        self._lines[frame] = ""
         import threading
 
         def read() -> None:
@@ -120,51 +130,26 @@ class CollectedEvidence:
                     source = file.read(MAX_SOURCE_BYTES) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
             except OSError:
                 return
-            self._lines[key] = b"".join(source.splitlines()[frame[1] - 1 : frame[1]]).decode("utf-8", "replace")
+            self._lines[frame] = b"".join(source.splitlines()[frame[1] - 1 : frame[1]]).decode("utf-8", "replace")
 
         threading.Thread(target=read, name="source", daemon=True).start()
 
-    def _text(self, rank: int) -> str:
-        """Returns all evidence of a rank as text for people."""
-        recorded = self._recorded.get(rank)
-        waits_in = f"flight recorder: {recorded.message}" if recorded else ""
-        process, *threads = self.kernel_view(rank).split("\n")
-        return "\n".join(filter(None, [process, waits_in, main_thread_first(self.stacks(rank)), *threads]))
-
-    def _ask(self, rank: RankProcess) -> None:
-        self._states[rank.rank] = children.process_state(rank.pid)
-        self._views[rank.rank] = describe_process(rank.pid)
-        if has_device(children.signal_target(rank.pid)):
-            self._with_device.add(rank.rank)
-        for path in rank.files:
-            self._sizes[path] = _size(path)
-        if self._states[rank.rank] in GONE_OR_STOPPED:
-            return
-        if ask_for_stacks(rank.pid) or self._spy(rank):
-            self._awaited.add(rank.rank)
-        recorder = FlightRecorder(rank.environ, rank.rank)
-        if recorder.ask():
-            self._recorders[rank.rank] = recorder
-
-    def _spy(self, rank: RankProcess) -> bool:
+    def _spy(self, folder: str) -> bool:
         """Start py-spy to print a rank's stacks. It reads the process's memory, which may be forbidden (ptrace(2))."""
+        process = self._process
+        path = os.path.join(folder, f"py-spy.{process.rank}")
         try:
-            program = children.find_program("py-spy", rank.environ)
-        except LaunchError:
-            return False
-        path = os.path.join(self._folder, f"py-spy.{rank.rank}")
-        try:
+            program = children.find_program("py-spy", process.environ)
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        except OSError:
+        except (LaunchError, OSError):
             return False
         try:
-            arguments = (program, "dump", "--nonblocking", "--pid", str(children.signal_target(rank.pid)))
-            children.spawn(program, arguments, rank.environ, {1: fd, 2: fd})
+            arguments = (program, "dump", "--nonblocking", "--pid", str(children.signal_target(process.pid)))
+            children.spawn(program, arguments, process.environ, {1: fd, 2: fd})
         except LaunchError:
             return False
         finally:
             os.close(fd)
-        self._ranks[rank.rank] = rank._replace(files=(*rank.files, path))
         self._sizes[path] = 0
         return True
 

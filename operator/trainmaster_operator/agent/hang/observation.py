@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection
+import time
 from typing import Optional
 
 from trainmaster_operator.agent.hang.rank_states import is_over
 from trainmaster_operator.agent.planner.state import Now
-from trainmaster_operator.agent.progress.printed import Printed
+from trainmaster_operator.agent.process.run import RunProcesses
 from trainmaster_operator.agent.progress.recorder import Counters
 from trainmaster_operator.agent.progress.sources import Heartbeats, Sources
 from trainmaster_operator.agent.settings import AgentSettings
@@ -31,32 +31,20 @@ UP_SECONDS = 1.0
 
 
 class Observation:
-    """Observation observes an attempt's ranks, started at `started_at` on the monotonic clock.
+    """Observation observes an attempt's ranks. Those of a continued attempt are up once they are in its group."""
 
-    `folder` is the attempt's folder; `present` are the global ranks in the group, or None for all. In a continued
-    attempt the ranks were woken at `regrouped_at` (seconds since the epoch), and are up once they are in its group.
-    """
-
-    def __init__(
-        self,
-        settings: AgentSettings,
-        attempt: int,
-        first_rank: int,
-        started_at: float,
-        folder: str,
-        printed: Optional[Printed] = None,
-        counters: Optional[Counters] = None,
-        present: Optional[Collection[int]] = None,
-        regrouped_at: float = 0.0,
-    ) -> None:
+    def __init__(self, settings: AgentSettings, run: RunProcesses) -> None:
+        first = run.first_rank()
         self._settings = settings
-        self._attempt = attempt
-        self._started_at = started_at
-        self._own = range(first_rank, first_rank + settings.processes)
-        self._present = self._own if present is None else present
-        self._heartbeats = Heartbeats(os.path.join(folder, "progress"), self._own, regrouped_at)
-        self._continued = regrouped_at > 0 or len(self._present) < len(self._own)
-        self._sources = Sources(settings, self._own, started_at, self._heartbeats, printed, counters)
+        self._attempt = run.attempt
+        # In a new group the ranks' limit of silence starts again.
+        self._started_at = started_at = time.monotonic() if run.regrouped_at else run.started_at
+        self._own = range(first, first + settings.processes)
+        self._present = [first + local_rank for local_rank in run.present]
+        self._heartbeats = Heartbeats(os.path.join(run.folder, "progress"), self._own, run.regrouped_at)
+        self._continued = run.regrouped_at > 0 or len(self._present) < len(self._own)
+        counters = Counters(run.questionable, settings.progress_timeout)
+        self._sources = Sources(settings, self._own, started_at, self._heartbeats, run.output.printed, counters)
         self._published_at = 0.0
         self._unpublished = False
         self.up = False
@@ -66,7 +54,6 @@ class Observation:
 
     @property
     def ranks(self) -> dict[int, RankProgress]:
-        """Returns the newest progress of each rank in the group."""
         return {rank: progress for rank, progress in self._sources.ranks.items() if rank in self._present}
 
     @property
@@ -91,7 +78,6 @@ class Observation:
         return formed and all(self.words.get(rank - self._own[0]) == "ready" for rank in joining)
 
     def receive(self, body: object, now: float) -> None:
-        """Record a report from the Trainer of this worker's first rank."""
         self._sources.receive(body, now)
 
     def poll(self, all_started: bool, now: Now) -> Optional[ProgressLine]:

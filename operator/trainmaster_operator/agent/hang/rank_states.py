@@ -36,7 +36,6 @@ class Classification(NamedTuple):
 
 
 def is_over(state: RankState) -> bool:
-    """Returns whether a rank has been silent for longer than its limit."""
     return state.silent_seconds is not None and 0 < state.limit_seconds < state.silent_seconds
 
 
@@ -152,7 +151,6 @@ def _describe(rank: int, state: RankState) -> str:
 
 
 def _compare(first: int, ranks: Mapping[int, RankState], counted: bool) -> str:
-    """Returns the reason for choosing this rank."""
     own = ranks[first]
     others = [state for rank, state in ranks.items() if rank != first]
     if not others:

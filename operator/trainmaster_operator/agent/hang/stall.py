@@ -38,9 +38,6 @@ class SilentWorkers(NamedTuple):
     message: str
 
 
-Conclusion = Union[Hung, Patience, SilentWorkers]
-
-
 class Diagnosis:
     """Diagnosis asks one question at a time, about one attempt."""
 
@@ -76,14 +73,13 @@ class Diagnosis:
             self._answered.add(worker)
 
     def unanswered(self, workers: frozenset[int]) -> frozenset[int]:
-        """Returns the attempt's workers that haven't answered."""
         return workers - self._answered
 
     def close(self) -> None:
         """End without a conclusion, because the attempt is over."""
         self.question, self.deadline = None, math.inf
 
-    def conclude(self, silent: Mapping[int, Optional[int]]) -> Optional[Conclusion]:
+    def conclude(self, silent: Mapping[int, Optional[int]]) -> Optional[Union[Hung, Patience, SilentWorkers]]:
         """Close, and return the conclusion; None if no rank is over its limit.
 
         `silent`: the workers without an answer, and each one's steps by its last progress: -1 if it never reported any,
@@ -147,8 +143,8 @@ class Stall:
         self._text_bytes = MAX_EVIDENCE_BYTES
         self._collecting = False
         self._collected: Optional[Mapping[int, RankState]] = None
-        self._begun = False
         self._quiet_until = -math.inf
+        """When a new stall may begin, on the monotonic clock."""
         self._has_leader = False
         self._answered = False
         self._left_leader = False
@@ -158,7 +154,7 @@ class Stall:
 
     def observe(self, ranks: Iterable[RankState], leader: Optional[int], now: float) -> list[StallAction]:
         """Begin if a rank of this worker is over its limit, and no stall is being diagnosed."""
-        if self._begun or now < self._quiet_until or not any(map(is_over, ranks)):
+        if now < self._quiet_until or not any(map(is_over, ranks)):
             return []
         return self._begin(leader, now)
 
@@ -184,7 +180,6 @@ class Stall:
         return actions
 
     def evidence_line(self, ranks: Mapping[int, RankState], wall: float) -> EvidenceLine:
-        """Returns the evidence, its texts shortened to the leader's limit."""
         return EvidenceLine(self._attempt, self._worker, within(ranks, self._text_bytes), wall)
 
     def tick(self, leader: Optional[int], now: float) -> list[StallAction]:
@@ -193,7 +188,7 @@ class Stall:
         return self._begin(leader, now) if self._rejoining else self._judge(leader, now)
 
     def _begin(self, leader: Optional[int], now: float) -> list[StallAction]:
-        self._begun, self._answered, self._rejoining = True, False, False
+        self._quiet_until, self._answered, self._rejoining = math.inf, False, False
         self._has_leader = leader is not None
         self.deadline = now + ALONE_SECONDS
         return [SendToLeader(Stalled(self._attempt)), *self._collect(again=False)]
@@ -222,7 +217,7 @@ class Stall:
 
     def _wait(self, seconds: float, now: float) -> None:
         """Wait until the time of a rank's long operation is over before asking again."""
-        self._begun, self._collecting, self._collected = False, False, None
+        self._collecting, self._collected = False, None
         self._quiet_until = now + seconds
         self.deadline = math.inf
 

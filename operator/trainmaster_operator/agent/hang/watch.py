@@ -1,70 +1,65 @@
 """RankWatch reads the progress of one attempt's ranks, and carries out the decisions of `stall`.
 
-The executor owns it. `rank_states` and `stall` decide whether ranks are silent, and which actions follow. The methods
-return events for the planner and messages to the leader.
+The executor owns it. `rank_states` and `stall` decide whether ranks are silent, and which actions follow.
 """
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Optional, Union
 
-from trainmaster_operator.agent.hang.evidence import GONE_OR_STOPPED, POLL_SECONDS, CollectedEvidence
+from trainmaster_operator.agent.hang.evidence import GONE_OR_STOPPED, CollectedEvidence
 from trainmaster_operator.agent.hang.observation import Observation
 from trainmaster_operator.agent.hang.stall import CollectEvidence, FailHung, LeaveLeader, Stall, StallAction, within
 from trainmaster_operator.agent.planner import events
 from trainmaster_operator.agent.planner.actions import SendToLeader
 from trainmaster_operator.agent.planner.state import Now
 from trainmaster_operator.agent.process import children
+from trainmaster_operator.agent.process.rank_processes import RankProcess
 from trainmaster_operator.agent.process.run import RunProcesses
 from trainmaster_operator.agent.process.stacks import main_thread_first
-from trainmaster_operator.agent.progress.recorder import Counters
 from trainmaster_operator.agent.settings import AgentSettings
-from trainmaster_operator.wire.joining import Collect, Hung, Patience
+from trainmaster_operator.wire.joining import Collect, FollowerMessage, Hung, Patience
 from trainmaster_operator.wire.limits import MAX_ERROR_CHARACTERS
-from trainmaster_operator.wire.ranks import RankProgress, RankState
+from trainmaster_operator.wire.ranks import RankState
 from trainmaster_operator.wire.stream import EvidenceLine
 from trainmaster_operator.wire.values import last_lines
 
 STACK_CHARACTERS, VIEW_CHARACTERS = 1_000, 400
-Found = Union[events.Event, SendToLeader, LeaveLeader]
+Collected = Callable[[CollectedEvidence, Now], None]
 
 
 class RankWatch:
-    """RankWatch outlives its run, to show the ranks' last progress until the next attempt."""
+    """RankWatch outlives its run, to show the ranks' last progress until the next attempt.
 
-    def __init__(self, settings: AgentSettings, run: RunProcesses) -> None:
+    `put` queues events for the planner, `send` sends messages to the leader, and `leave_leader` tries another leader.
+    """
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        run: RunProcesses,
+        put: Callable[[events.Event], None],
+        send: Callable[[FollowerMessage], None],
+        leave_leader: Callable[[], None],
+    ) -> None:
+        self._put = put
+        self._send = send
+        self._leave_leader = leave_leader
         self._settings = settings
         self._run = run
         self._first = first = run.first_rank()
-        counters = Counters(run.questionable, settings.progress_timeout)
-        present = [first + local_rank for local_rank in run.present]
-        # In a new group the ranks' limit of silence starts again.
-        started_at = time.monotonic() if run.regrouped_at else run.started_at
-        self._observation = Observation(
-            settings,
-            run.attempt,
-            first,
-            started_at,
-            run.folder,
-            run.output.printed,
-            counters,
-            present,
-            run.regrouped_at,
-        )
+        self.observation = Observation(settings, run)
         self._continuing: tuple[Mapping[int, str], Mapping[int, int]] = {}, {}
         """The ranks' readiness to continue, and their groups, as sent last."""
         self._stall = Stall(run.attempt, settings.worker, range(first, first + settings.processes))
+        self._pending: dict[str, tuple[CollectedEvidence, Collected]] = {}
+        """The evidence that is being collected, and its use: for the diagnosis (`stall`), for an operator (`request`),
+        or because a rank should have been ready to join (`unready`)."""
         self._evidence: Optional[CollectedEvidence] = None
-        self._evidence_at = math.inf
-        self._requested: Optional[tuple[Collect, CollectedEvidence]] = None
-        """An operator's request while its evidence is collected; it has no consequence but the answer."""
-        self._requested_at = math.inf
-        self._unready: Optional[tuple[FailHung, CollectedEvidence]] = None
-        """A rank that should have been ready to join, while its stacks are collected."""
-        self._unready_at = math.inf
+        """The evidence collected last for the diagnosis."""
         self._states: dict[int, RankState] = {}
         """The ranks' states when the evidence was complete."""
         self._provoked: Optional[tuple[FailHung, CollectedEvidence]] = None
@@ -72,78 +67,63 @@ class RankWatch:
         the leader may have asked for other evidence."""
 
     @property
-    def ranks(self) -> dict[int, RankProgress]:
-        return self._observation.ranks
-
-    def report(self, body: object, now: Now) -> None:
-        """Record a progress report from the Trainer of this worker's first rank."""
-        self._observation.receive(body, now.steady)
-
-    @property
     def deadline(self) -> float:
-        observed = math.inf if self._run.ended else self._observation.deadline
+        observed = math.inf if self._run.ended else self.observation.deadline
         stalled = self._stall.deadline if self._can_hang else math.inf
-        return min(observed, stalled, self._evidence_at, self._requested_at, self._unready_at)
+        return min(observed, stalled, *(evidence.due for evidence, _ in self._pending.values()))
 
-    def tick(self, leader: Optional[int], now: Now) -> list[Found]:
-        found: list[Found] = []
-        if not self._run.ended and now.steady >= self._observation.deadline:
-            found += self._observe(leader, now)
-        if self._evidence is not None and now.steady >= self._evidence_at:
-            found += self._poll_evidence(self._evidence, now)
-        if self._requested is not None and now.steady >= self._requested_at:
-            found += self._poll_requested(*self._requested, now)
-        if self._unready is not None and now.steady >= self._unready_at:
-            found += self._poll_unready(*self._unready, now)
+    def tick(self, leader: Optional[int], now: Now) -> None:
+        if not self._run.ended and now.steady >= self.observation.deadline:
+            self._observe(leader, now)
+        for use, (evidence, collected) in list(self._pending.items()):
+            if now.steady >= evidence.due and evidence.poll(now.steady):
+                del self._pending[use]
+                collected(evidence, now)
         if self._can_hang:
-            found += self._perform(self._stall.tick(leader, now.steady), now)
-        return found
+            self._perform(self._stall.tick(leader, now.steady), now)
 
-    def receive(self, message: Union[Collect, Hung, Patience], now: Now) -> list[Found]:
+    def receive(self, message: Union[Collect, Hung, Patience], now: Now) -> None:
         """Handle the leader's next step of a diagnosis, or an operator's request, which replaces an earlier one."""
         if isinstance(message, Collect) and message.request:
-            self._requested = message, self._collect(now)
-            self._requested_at = now.steady + POLL_SECONDS
-            return []
-        return self._perform(self._stall.receive(message, now.steady), now)
+            self._collect("request", self._run.questionable(), partial(self._answer_request, message), now)
+        else:
+            self._perform(self._stall.receive(message, now.steady), now)
 
     def finish(self, now: Now) -> Optional[events.Progressed]:
         """Returns the ranks' last progress, because their end is about to be reported, or they are gone."""
-        line = self._observation.finish(now)
-        return None if line is None else events.Progressed(line, self._observation.first_step_at)
+        line = self.observation.finish(now)
+        return None if line is None else events.Progressed(line, self.observation.first_step_at)
 
-    def conclude(self, now: Now) -> list[Found]:
+    def conclude(self, now: Now) -> Optional[events.AttemptFailed]:
         """Returns why the attempt failed, once a provoked rank has had time to print its stacks."""
         if self._provoked is None:
-            return []
+            return None
         hung, evidence = self._provoked
-        found: list[Found] = []
-        if evidence.read_stacks(hung.rank):
-            found.append(SendToLeader(self._stall.evidence_line(evidence.complete(self._states), now.wall)))
-        return [*found, self._failure(hung, evidence, now)]
+        found = evidence.ranks.get(hung.rank)
+        if found is not None and (found.read_stacks() or found.stacks):
+            self._send(self._stall.evidence_line(evidence.complete(self._states), now.wall))
+        return self._failure(hung, evidence, now)
 
     @property
     def _can_hang(self) -> bool:
         return not self._run.stopping and not self._run.ended
 
-    def _observe(self, leader: Optional[int], now: Now) -> list[Found]:
-        found: list[Found] = []
-        was_up = self._observation.up
-        line = self._observation.poll(self._run.up, now)
-        if self._observation.up and not was_up:
-            found.append(events.RanksUp(self._run.attempt))
+    def _observe(self, leader: Optional[int], now: Now) -> None:
+        was_up = self.observation.up
+        line = self.observation.poll(self._run.up, now)
+        if self.observation.up and not was_up:
+            self._put(events.RanksUp(self._run.attempt))
         if line is not None:
-            found.append(events.Progressed(line, self._observation.first_step_at))
-        continuing = self._observation.words, self._observation.groups
+            self._put(events.Progressed(line, self.observation.first_step_at))
+        continuing = self.observation.words, self.observation.groups
         if continuing != self._continuing:
             self._continuing = continuing
-            found.append(events.ContinuingChanged(self._run.attempt, *continuing))
-        if self._unready is None:
+            self._put(events.ContinuingChanged(self._run.attempt, *continuing))
+        if "unready" not in self._pending:
             self._find_unready(now)
         if self._can_hang:
-            states = self._observation.states(now.steady).values()
-            found += self._perform(self._stall.observe(states, leader, now.steady), now)
-        return found
+            states = self.observation.states(now.steady).values()
+            self._perform(self._stall.observe(states, leader, now.steady), now)
 
     def _find_unready(self, now: Now) -> None:
         """Start collecting the stacks of a rank that isn't ready to join within the limit of a first step."""
@@ -152,69 +132,62 @@ class RankWatch:
             if limit and now.steady >= started_at + limit and not self._is_ready(process.rank):
                 message = f"rank {process.rank} wasn't ready to join the others {limit:g} s after its start"
                 hung = FailHung(process.rank, f"{message} (failurePolicy.hang.firstStepSeconds)")
-                self._unready = hung, CollectedEvidence(self._run.folder, [process], now.steady)
-                self._unready_at = now.steady + POLL_SECONDS
+                self._collect("unready", [process], partial(self._fail_unready, hung), now)
                 return
 
-    def _poll_unready(self, hung: FailHung, evidence: CollectedEvidence, now: Now) -> list[Found]:
-        if not evidence.poll(now.steady):
-            self._unready_at = now.steady + POLL_SECONDS
-            return []
-        self._unready, self._unready_at = None, math.inf
-        return [] if self._is_ready(hung.rank) else [self._failure(hung, evidence, now)]
+    def _fail_unready(self, hung: FailHung, evidence: CollectedEvidence, now: Now) -> None:
+        if not self._is_ready(hung.rank):
+            self._put(self._failure(hung, evidence, now))
 
     def _is_ready(self, rank: int) -> bool:
-        return self._observation.words.get(rank - self._first) == "ready"
+        return self.observation.words.get(rank - self._first) == "ready"
 
-    def _poll_evidence(self, evidence: CollectedEvidence, now: Now) -> list[Found]:
-        if not evidence.poll(now.steady):
-            self._evidence_at = now.steady + POLL_SECONDS
-            return []
-        self._evidence_at = math.inf
-        self._observation.refresh(now.steady)
-        self._states = self._observation.states(now.steady)
-        return self._perform(self._stall.collected(evidence.complete(self._states), now), now)
+    def _collect(self, use: str, ranks: Sequence[RankProcess], collected: Collected, now: Now) -> CollectedEvidence:
+        evidence = CollectedEvidence(self._run.folder, ranks, now.steady)
+        self._pending[use] = evidence, collected
+        return evidence
 
-    def _poll_requested(self, request: Collect, evidence: CollectedEvidence, now: Now) -> list[Found]:
-        if not evidence.poll(now.steady):
-            self._requested_at = now.steady + POLL_SECONDS
-            return []
-        self._requested, self._requested_at = None, math.inf
-        self._observation.refresh(now.steady)
-        ranks = within(evidence.complete(self._observation.states(now.steady)), request.bytes)
-        line = EvidenceLine(self._run.attempt, self._settings.worker, ranks, now.wall, request=request.request)
-        return [SendToLeader(line)]
+    def _present_states(self, now: Now) -> dict[int, RankState]:
+        self.observation.refresh(now.steady)
+        return self.observation.states(now.steady)
 
-    def _collect(self, now: Now) -> CollectedEvidence:
-        return CollectedEvidence(self._run.folder, self._run.questionable(), now.steady)
+    def _diagnose(self, evidence: CollectedEvidence, now: Now) -> None:
+        self._states = self._present_states(now)
+        self._perform(self._stall.collected(evidence.complete(self._states), now), now)
 
-    def _perform(self, actions: Sequence[StallAction], now: Now) -> list[Found]:
-        found: list[Found] = []
+    def _answer_request(self, request: Collect, evidence: CollectedEvidence, now: Now) -> None:
+        """Answer an operator; this has no other consequence."""
+        ranks = within(evidence.complete(self._present_states(now)), request.bytes)
+        self._send(EvidenceLine(self._run.attempt, self._settings.worker, ranks, now.wall, request=request.request))
+
+    def _perform(self, actions: Sequence[StallAction], now: Now) -> None:
         for action in actions:
             if isinstance(action, CollectEvidence):
-                self._evidence = self._collect(now)
-                self._evidence_at = now.steady + POLL_SECONDS
-            elif not isinstance(action, FailHung):
-                found.append(action)
+                self._evidence = self._collect("stall", self._run.questionable(), self._diagnose, now)
+            elif isinstance(action, SendToLeader):
+                self._send(action.message)
+            elif isinstance(action, LeaveLeader):
+                self._leave_leader()
             elif self._evidence is not None and self._provoke(action.rank, self._evidence):
                 self._provoked = action, self._evidence
-                found.append(events.RankProvoked(self._run.attempt))
+                self._put(events.RankProvoked(self._run.attempt))
             else:
-                found.append(self._failure(action, self._evidence, now))
-        return found
+                self._put(self._failure(action, self._evidence, now))
 
     def _provoke(self, rank: int, evidence: CollectedEvidence) -> bool:
         """End a rank without stacks in a way that makes it print them; returns whether it will."""
-        local_rank = rank - self._first
-        if evidence.stacks(rank) or children.process_state(self._run.pid_of(local_rank)) in GONE_OR_STOPPED:
+        local_rank, found = rank - self._first, evidence.ranks.get(rank)
+        if (found is not None and found.stacks) or children.process_state(
+            self._run.pid_of(local_rank)
+        ) in GONE_OR_STOPPED:
             return False
         return self._run.provoke(local_rank)
 
     def _failure(self, hung: FailHung, evidence: Optional[CollectedEvidence], now: Now) -> events.AttemptFailed:
-        """Returns the end of the attempt, with the rank's stack or its last lines."""
-        stack = "" if evidence is None else main_thread_first(evidence.stacks(hung.rank))[:STACK_CHARACTERS]
-        view = "" if evidence is None else evidence.kernel_view(hung.rank)[:VIEW_CHARACTERS]
+        found = None if evidence is None else evidence.ranks.get(hung.rank)
+        stack = "" if found is None else main_thread_first(found.stacks)[:STACK_CHARACTERS]
+        view = "" if found is None else found.kernel_view[:VIEW_CHARACTERS]
         printed = "" if stack else self._run.evidence(hung.rank - self._first)[-STACK_CHARACTERS:]
         error = last_lines("\n".join(filter(None, [stack or printed, view, hung.message])), MAX_ERROR_CHARACTERS)
-        silent = self._observation.silent_seconds(hung.rank, now.steady)
+        silent = self.observation.silent_seconds(hung.rank, now.steady)
         return events.AttemptFailed(self._run.attempt, "Hung", error, hung.rank, silent)

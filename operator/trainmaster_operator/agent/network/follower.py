@@ -2,21 +2,21 @@
 
 All agents try the same hosts in the same order, so they meet at the first living host without an election. If all hosts
 before this worker are lost, this worker leads. While the leader isn't the first choice, the follower retries earlier
-hosts, soon at first and then every second. Pure: each method takes an event and the time, and returns the actions for
-the connections; `tick` is due at `deadline`.
+hosts, soon at first and then every second. Pure: each method takes an event and the time, and passes its actions for
+the connections to `do`; `tick` is due at `deadline`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Optional
 
 from trainmaster_operator.agent.connection import json_line
 from trainmaster_operator.agent.network.leader import PING_SECONDS, SILENCE_SECONDS
-from trainmaster_operator.agent.network.messages import CancelTry, Close, Deliver, FollowerAction, Send, Try
+from trainmaster_operator.agent.network.messages import Action, CancelTry, Close, Deliver, Send, Try
 from trainmaster_operator.agent.planner.events import LeaderJoined
-from trainmaster_operator.agent.planner.state import MasterContact
+from trainmaster_operator.agent.planner.state import NO_ASSIGNMENT, MasterContact, Now
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.joining import FollowerMessage, Seen, Watched, parse_from_leader
 from trainmaster_operator.wire.stream import Ping
@@ -32,10 +32,11 @@ NO_PLACE = 1 << 31
 class Follower:
     """Follower finds its leader. `may_join` is False if agents report only by exiting; `now` is a monotonic time."""
 
-    def __init__(self, worker: int, may_join: bool, now: float) -> None:
+    def __init__(self, worker: int, may_join: bool, now: float, do: Callable[[Action], None]) -> None:
+        self._do = do
         self._worker = worker
         self._may_join = may_join
-        self._assignment: Optional[Assignment] = None
+        self._assignment = NO_ASSIGNMENT
         self._peer: Optional[int] = None
         self._introduced = False
         """Whether this worker was introduced to the leader. Messages from before are sent with the introduction."""
@@ -44,7 +45,6 @@ class Follower:
         self._leader_uid = ""
         """The joined leader's pod, once the leader has sent its uid."""
         self._received_at = now
-        self._tries = 0
         self._trying: Optional[int] = None
         """The position, in the list of hosts, of the host that is being tried."""
         self._rounds = 0
@@ -52,7 +52,6 @@ class Follower:
         self._hurried_until = now
         self._ping_at = now + PING_SECONDS
         self._first = MasterContact(False, False, "not tried yet")
-        self._actions: list[FollowerAction] = []
         self.leader: Optional[int] = None
         """The leader's worker index, which is this worker's own if it leads; None while unknown."""
         self.watched = False
@@ -67,61 +66,49 @@ class Follower:
     @property
     def master(self) -> MasterContact:
         """Returns this worker's contact with the first host."""
-        if self._assignment is None or not self._may_join or self._own_place() == 0 or self._leader_place() == 0:
+        if not self._may_join or self._own_place() == 0 or self._leader_place() == 0:
             return MasterContact(True, True)
         return self._first
 
     # Events
 
-    def assign(self, assignment: Assignment, now: float) -> list[FollowerAction]:
+    def assign(self, assignment: Assignment, now: float) -> None:
         """Follow a new assignment: stay with the leader if it is still the first choice."""
         before, self._assignment = self._assignment, assignment
         if not self._may_join:
             self.leader = self._worker
-            return []
-        self._send(Seen(assignment.attempt))
+            return
+        self.send(Seen(assignment.attempt))
         if self._is_old_pod():
             # The leader's worker has a new pod. The old one may still run on an unreachable node.
             self._lose(now)
-        elif before is None or before.hosts != assignment.hosts:
+        elif before.hosts != assignment.hosts:
             if self.leader not in assignment.workers:
                 self._leave()
             self._rounds = 0
             self._begin_round(now)
-        return self._drain()
 
-    def hurry(self, now: float) -> list[FollowerAction]:
+    def hurry(self, now: float) -> None:
         """Try the first host now, and more often for a while, because an attempt waits for it."""
         self._hurried_until = now + HURRY_SECONDS
         if self._retry_at < math.inf:
             self._begin_round(now)
-        return self._drain()
 
-    def abandon(self, now: float) -> list[FollowerAction]:
+    def abandon(self, now: float) -> None:
         """Try to join another leader, because the present one doesn't answer."""
         if self._peer is not None:
             self._lose(now)
-        return self._drain()
 
-    def introduce(self, messages: Iterable[FollowerMessage]) -> list[FollowerAction]:
+    def introduce(self, messages: Iterable[FollowerMessage]) -> None:
         """Introduce this worker to a newly joined leader, with everything that the leader can't know yet."""
         self._introduced = True
         for message in messages:
-            self._send(message)
-        return self._drain()
+            self.send(message)
 
-    def send(self, message: FollowerMessage) -> list[FollowerAction]:
-        """Send to the joined leader, unless this worker leads. A newly joined leader gets everything again."""
-        self._send(message)
-        return self._drain()
-
-    def tried(self, number: int, peer: Optional[int], resolved: bool, problem: str, now: float) -> list[FollowerAction]:
-        """Handle the result of a try, a connection or a problem. The result of a cancelled try is discarded."""
-        assignment, position = self._assignment, self._trying
-        if number != self._tries or position is None or assignment is None:
-            if peer is not None:
-                self._actions.append(Close(peer))
-            return self._drain()
+    def tried(self, peer: Optional[int], resolved: bool, problem: str, now: float) -> None:
+        """Handle the result of the present try, a connection or a problem."""
+        position = self._trying
+        assert position is not None
         self._trying = None
         if position == 0:
             self._first = MasterContact(peer is not None, resolved, problem)
@@ -129,32 +116,30 @@ class Follower:
             self._try(position + 1, now)
         else:
             self._leave()
-            self._join(peer, assignment.workers[position], now)
-        return self._drain()
+            self._join(peer, self._assignment.workers[position], now)
 
-    def receive_line(self, peer: int, data: Mapping[str, Any], now: float) -> list[FollowerAction]:
+    def receive_line(self, peer: int, data: Mapping[str, Any], now: Now) -> None:
         """Handle a line from the leader. Anything but the protocol's messages is ignored."""
         if peer != self._peer:
-            return []
-        self._received_at = now
+            return
+        self._received_at = now.steady
         if not self._admitted:
             self._admitted, self._rounds = True, 0
         try:
             message = parse_from_leader(data)
         except ProtocolError:
-            return []
+            return
         if isinstance(message, Watched):
             self.watched = message.value
             self._leader_uid = message.uid or self._leader_uid
             if self._is_old_pod():
                 # The leader's name still resolves to the old address.
                 self._leave()
-                self._retry_at = now + RETRY_SECONDS[-1]
+                self._retry_at = now.steady + RETRY_SECONDS[-1]
         elif not isinstance(message, Ping):
-            self._actions.append(Deliver(message))
-        return self._drain()
+            self._do(Deliver(message))
 
-    def closed(self, peer: int, now: float) -> list[FollowerAction]:
+    def closed(self, peer: int, now: float) -> None:
         if peer == self._peer:
             self._peer = None
             if self._admitted:
@@ -163,48 +148,42 @@ class Follower:
                 # The leader knows a newer pod of this worker, or has no room for another worker. It would refuse again.
                 self._leave()
                 self._retry_later(now)
-        return self._drain()
 
-    def tick(self, now: float) -> list[FollowerAction]:
+    def tick(self, now: float) -> None:
         if now >= self._ping_at:
             self._ping_at = now + PING_SECONDS
             if self._peer is not None and now - self._received_at > SILENCE_SECONDS:
                 # The connection is half-open, because its machine is gone.
                 self._lose(now)
-            self._send(Ping())
+            self.send(Ping())
         if now >= self._retry_at:
             self._begin_round(now)
-        return self._drain()
 
     # The order of succession
 
     def _leader_place(self) -> int:
-        if self._assignment is None or self.leader not in self._assignment.workers:
-            return NO_PLACE
-        return self._assignment.workers.index(self.leader)
+        workers = self._assignment.workers
+        return workers.index(self.leader) if self.leader in workers else NO_PLACE
 
     def _own_place(self) -> int:
         """Returns this worker's place in the order of succession; behind all hosts if it isn't assigned."""
-        workers = () if self._assignment is None else self._assignment.workers
+        workers = self._assignment.workers
         return workers.index(self._worker) if self._worker in workers else len(workers)
 
     def _begin_round(self, now: float) -> None:
         self._retry_at = math.inf
         if self._trying is not None:
             self._trying = None
-            self._actions.append(CancelTry())
+            self._do(CancelTry())
         self._try(0, now)
 
     def _try(self, position: int, now: float) -> None:
         """Try the next host from `position` on, before this worker and its present leader."""
         assignment = self._assignment
-        if assignment is None:
-            return
         own = self._own_place()
         if position < min(own, self._leader_place()):
-            self._tries += 1
             self._trying = position
-            self._actions.append(Try(self._tries, assignment.hosts[position]))
+            self._do(Try(assignment.hosts[position]))
             return
         if self.leader is None and own < len(assignment.workers):
             self.leader = self._worker
@@ -221,14 +200,14 @@ class Follower:
     def _join(self, peer: int, worker: int, now: float) -> None:
         self._peer, self.leader, self._introduced, self._admitted = peer, worker, False, False
         self._received_at = now
-        self._actions.append(Deliver(LeaderJoined()))
+        self._do(Deliver(LeaderJoined()))
         if self._leader_place() > 0:
             # At a job's start, the first host may appear a moment after this one.
             self._retry_later(now)
 
     def _leave(self) -> None:
         if self._peer is not None:
-            self._actions.append(Close(self._peer))
+            self._do(Close(self._peer))
         self._peer = self.leader = None
         self.watched = False
         self._leader_uid = ""
@@ -240,14 +219,11 @@ class Follower:
 
     def _is_old_pod(self) -> bool:
         """Returns whether the joined leader's pod differs from the one in the assignment."""
-        uids = None if self._assignment is None else self._assignment.uids
+        uids = self._assignment.uids
         place = self._leader_place()
         return bool(self._leader_uid and uids and place < len(uids) and uids[place] != self._leader_uid)
 
-    def _send(self, message: FollowerMessage) -> None:
+    def send(self, message: FollowerMessage) -> None:
+        """Send to the joined leader, unless this worker leads. A newly joined leader gets everything again."""
         if self._peer is not None and self._introduced:
-            self._actions.append(Send((self._peer,), json_line(message.to_wire())))
-
-    def _drain(self) -> list[FollowerAction]:
-        actions, self._actions = self._actions, []
-        return actions
+            self._do(Send((self._peer,), json_line(message.to_wire())))

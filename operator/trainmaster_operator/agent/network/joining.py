@@ -8,13 +8,12 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Callable, Iterator
-from typing import NamedTuple, Optional, Union
+from collections.abc import Callable
+from typing import Optional
 
 from trainmaster_operator.agent.connection import PeerConnection
 from trainmaster_operator.agent.http import UPGRADE_PROTOCOL
 from trainmaster_operator.agent.loop import WRITE, Loop
-from trainmaster_operator.agent.network.messages import Connected, NetworkEvent, Resolved, TimedOut
 from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.names import TOKEN_HEADER
@@ -24,146 +23,105 @@ LIMIT_SECONDS = 1.0
 MAX_UPGRADE_BYTES = 4_096
 
 
-class Tried(NamedTuple):
-    """Tried is a try's result: a connection, with the bytes after the answer in `rest`, or None and the problem."""
-
-    number: int
-    connection: Optional[PeerConnection]
-    rest: bytes
-    resolved: bool
-    problem: str
+Done = Callable[[Optional[PeerConnection], bytes, bool, str], None]
+"""It takes a connection and the bytes after the answer, or None; whether the name was resolved; and the problem."""
 
 
 class Joining:
-    """Joining is one try to join. `handle` takes the try's events, and returns the result once it is known."""
+    """Joining is one try to join. It calls `done` once, from the loop, unless it is cancelled."""
 
-    def __init__(
-        self,
-        loop: Loop,
-        settings: AgentSettings,
-        number: int,
-        host: str,
-        put: Callable[[NetworkEvent], None],
-        peers: Iterator[int],
-    ) -> None:
+    def __init__(self, loop: Loop, settings: AgentSettings, host: str, done: Done) -> None:
         self._loop = loop
-        self.number = number
+        self._settings = settings
         self._host = host
-        self._port = settings.port
-        self._token = job_token(settings.agents_secret, settings.job_uid)
-        self._put = put
-        self._peers = peers
+        self._done = done
+        self._over = False
         self._address = ""
         self._sock: socket.socket | None = None
         self._connection: PeerConnection | None = None
         self._answer = b""
-        self._timer = loop.call_later(LIMIT_SECONDS, lambda: put(TimedOut(number)))
-        resolve(loop, number, host, settings.hosts_file, put)
+        self._timer = loop.call_later(LIMIT_SECONDS, lambda: self._failed(f"no answer within {LIMIT_SECONDS:g} s"))
+        address = host if _family(host) else lookup_hosts(settings.hosts_file, host)
+        if address:
+            loop.call_soon(lambda: self._resolved(_family(address), address, ""))
+        else:
+            import threading
 
-    @property
-    def peer(self) -> Optional[int]:
-        """Returns the connection that requests the upgrade, or None before it is open."""
-        return None if self._connection is None else self._connection.peer
+            threading.Thread(target=self._resolve, name="resolve", daemon=True).start()
 
     def cancel(self) -> None:
+        self._over = True
         self._timer.cancel()
         if self._sock is not None:
             self._loop.unwatch(self._sock.fileno())
             self._sock.close()
-            self._sock = None
         if self._connection is not None:
             self._connection.close()
 
-    def handle(self, event: Union[Resolved, Connected, TimedOut]) -> Optional[Tried]:
-        """Takes the next step; ignores an event of an earlier try."""
-        if event.number != self.number:
-            return None
-        if isinstance(event, Resolved):
-            return self._resolved(event)
-        if isinstance(event, Connected):
-            return self._connected()
-        return self._failed(f"no answer within {LIMIT_SECONDS:g} s")
+    def _resolve(self) -> None:
+        family, address, problem = 0, "", ""
+        try:
+            found = socket.getaddrinfo(self._host, None, type=socket.SOCK_STREAM)[0]
+            family, address = found[0], str(found[4][0])
+        except (OSError, UnicodeError) as error:
+            problem = str(error)
+        self._loop.call_soon(lambda: self._resolved(family, address, problem))
 
-    def closed(self) -> Tried:
-        return self._failed("the connection was closed before an answer")
-
-    def read(self) -> Optional[Tried]:
-        """Reads the answer, or a piece of it."""
-        connection = self._connection
-        data = None if connection is None else connection.read()
-        if connection is None or data is None:
-            return None
-        self._answer += data
-        answer, separator, rest = self._answer.partition(b"\r\n\r\n")
-        if not separator and len(answer) <= MAX_UPGRADE_BYTES:
-            return None
-        if not separator or not answer.startswith(b"HTTP/1.1 101"):
-            # The host answers but refuses: it isn't an agent, has no assignment yet, or has another token.
-            first = answer[:40].decode("latin-1").splitlines()[0] if answer.strip() else "nothing"
-            return self._failed(f"answered {first!r}")
-        self._connection = None
-        self.cancel()
-        return Tried(self.number, connection, rest, True, "")
-
-    def _resolved(self, found: Resolved) -> Optional[Tried]:
-        if not found.address:
-            return self._failed(found.problem)
-        self._address = found.address
-        self._sock = socket.socket(found.family, socket.SOCK_STREAM)
+    def _resolved(self, family: int, address: str, problem: str) -> None:
+        if self._over:
+            return
+        if not address:
+            self._failed(problem)
+            return
+        self._address = address
+        self._sock = socket.socket(family, socket.SOCK_STREAM)
         self._sock.setblocking(False)
-        code = self._sock.connect_ex((found.address, self._port))
-        if code not in (0, errno.EINPROGRESS):
-            return self._failed(os.strerror(code))
-        self._loop.watch(self._sock.fileno(), WRITE, self._writable)
-        return None
+        code = self._sock.connect_ex((address, self._settings.port))
+        if code in (0, errno.EINPROGRESS):
+            self._loop.watch(self._sock.fileno(), WRITE, self._connected)
+        else:
+            self._failed(os.strerror(code))
 
-    def _writable(self, _events: int) -> None:
-        if self._sock is not None:
-            self._loop.unwatch(self._sock.fileno())
-            self._put(Connected(self.number))
-
-    def _connected(self) -> Optional[Tried]:
-        if self._sock is None:
-            return None
+    def _connected(self, _events: int) -> None:
+        assert self._sock is not None
         code = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
-            return self._failed(os.strerror(code))
-        sock, self._sock = self._sock, None
-        self._connection = PeerConnection(self._loop, sock, next(self._peers), self._put)
-        self._connection.send(
+            self._failed(os.strerror(code))
+            return
+        connection = self._connection = PeerConnection(self._loop, self._sock)
+        self._sock = None
+        connection.on_data = lambda: self._read(connection)
+        connection.on_end = lambda: self._failed("the connection was closed before an answer")
+        token = job_token(self._settings.agents_secret, self._settings.job_uid)
+        connection.send(
             (
-                f"GET /v1/join HTTP/1.1\r\nHost: {self._host}\r\n{TOKEN_HEADER}: {self._token}\r\n"
+                f"GET /v1/join HTTP/1.1\r\nHost: {self._host}\r\n{TOKEN_HEADER}: {token}\r\n"
                 f"Connection: Upgrade\r\nUpgrade: {UPGRADE_PROTOCOL}\r\n\r\n"
             ).encode()
         )
-        return None
 
-    def _failed(self, problem: str) -> Tried:
+    def _read(self, connection: PeerConnection) -> None:
+        self._answer += connection.read() or b""
+        answer, separator, rest = self._answer.partition(b"\r\n\r\n")
+        if not separator and len(answer) <= MAX_UPGRADE_BYTES:
+            return
+        if not separator or not answer.startswith(b"HTTP/1.1 101"):
+            # The host answers but refuses: it isn't an agent, has no assignment yet, or has another token.
+            first = answer[:40].decode("latin-1").splitlines()[0] if answer.strip() else "nothing"
+            self._failed(f"answered {first!r}")
+            return
+        self._connection = None
         self.cancel()
-        where = f"{self._host} ({self._address or 'no address'}) port {self._port}: {problem}"
-        return Tried(self.number, None, b"", bool(self._address), where)
+        self._done(connection, rest, True, "")
+
+    def _failed(self, problem: str) -> None:
+        if not self._over:
+            self.cancel()
+            where = f"{self._host} ({self._address or 'no address'}) port {self._settings.port}: {problem}"
+            self._done(None, b"", bool(self._address), where)
 
 
 MAX_HOSTS_BYTES = 1_048_576
-
-
-def resolve(loop: Loop, number: int, name: str, hosts_file: str, put: Callable[[Resolved], None]) -> None:
-    """Put a host's address into the queue, at once if `name` is an address or in the hosts file."""
-    address = name if _family(name) else lookup_hosts(hosts_file, name)
-    if address:
-        put(Resolved(number, _family(address), address))
-        return
-    import threading
-
-    def ask() -> None:
-        try:
-            found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0]
-            result = Resolved(number, found[0], str(found[4][0]))
-        except (OSError, UnicodeError) as error:
-            result = Resolved(number, 0, "", str(error))
-        loop.call_from_thread(lambda: put(result))
-
-    threading.Thread(target=ask, name="resolve", daemon=True).start()
 
 
 def lookup_hosts(path: str, name: str) -> str:
@@ -183,13 +141,12 @@ def lookup_hosts(path: str, name: str) -> str:
 
 
 def _family(address: str) -> int:
-    for family in (socket.AF_INET, socket.AF_INET6):
-        try:
-            socket.inet_pton(family, address)
-        except (OSError, ValueError):
-            continue
-        return family
-    return 0
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        socket.inet_pton(family, address)
+    except (OSError, ValueError):
+        return 0
+    return family
 
 
 def with_master_address(settings: AgentSettings, assignment: Assignment, node_rank: int) -> Assignment:

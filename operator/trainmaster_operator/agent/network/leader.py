@@ -4,34 +4,27 @@ Every agent has a leader object. It is used on the agent that the others and the
 `hosts`, or the next one if that is lost). Its data needn't outlive the process, because followers send their reports
 again when they join. A new stream begins with all kept lines.
 
-Each method takes an event and the time, and returns the actions for the connections; `tick` is due at `deadline`. A
-connection is identified by its number (`peer`); the agent's own worker is the follower OWN.
+Each method takes an event and the time, and passes its actions for the connections to `do`; `tick` is due at
+`deadline`. A connection is identified by its number (`peer`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Optional
 
 from trainmaster_operator.agent.connection import json_line
 from trainmaster_operator.agent.hang.stall import MAX_KEPT_EVIDENCE_BYTES, Diagnosis, SilentWorkers
-from trainmaster_operator.agent.network.messages import Close, Deliver, LeaderAction, Send, SendToStreams
-from trainmaster_operator.agent.network.workers import (
-    KeptLines,
-    KeptOutputs,
-    KeptProgress,
-    KeptReports,
-    Worker,
-    Workers,
-    part_of,
-)
+from trainmaster_operator.agent.network.messages import Action, Close, Deliver, Send, SendToStreams
+from trainmaster_operator.agent.network.workers import KeptLines, KeptReports, Worker, Workers
 from trainmaster_operator.agent.planner.ranks import CONTINUE_SECONDS, FAILURE_GRACE
-from trainmaster_operator.agent.planner.state import Now
+from trainmaster_operator.agent.planner.state import NO_ASSIGNMENT, Now
 from trainmaster_operator.agent.process.environment import mismatches
+from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire import joining, stream
 from trainmaster_operator.wire.assignment import Assignment
-from trainmaster_operator.wire.limits import MAX_EVIDENCE_BYTES, MAX_OUTPUT_BYTES
+from trainmaster_operator.wire.limits import MAX_EVIDENCE_BYTES, MAX_KEPT_OUTPUT_BYTES, MAX_OUTPUT_BYTES
 from trainmaster_operator.wire.report import Report
 from trainmaster_operator.wire.values import ProtocolError
 
@@ -57,21 +50,26 @@ WORKERS_IN_HELLO = 256
 class Leader:
     """Leader is the table and its rules. `now` is the agent's start, on the monotonic clock."""
 
-    def __init__(self, worker: int, pod_uid: str, job_uid: str, processes: int, now: float) -> None:
-        self._job_uid = job_uid
-        self._processes = processes
-        self._own = Worker(worker, pod_uid, None, now)
-        self._workers = Workers(self._own)
-        self._assignment: Optional[Assignment] = None
+    def __init__(self, settings: AgentSettings, now: float, do: Callable[[Action], None]) -> None:
+        self._do = do
+        self._settings = settings
+        self._own = Worker(settings.worker, settings.pod_uid, None, now)
+        self._reports = KeptReports()
+        self._workers = Workers(
+            self._own,
+            close=lambda peer: do(Close(peer)),
+            forget=lambda gone: self._reports.forget(lambda worker, _: worker != gone),
+        )
+        self._assignment = NO_ASSIGNMENT
         self._named: frozenset[int] = frozenset()
         """The assignment's workers."""
         self._present: frozenset[int] = frozenset()
         """The workers with ranks in the attempt's group."""
         self._assignment_line = b""
-        self._reports = KeptReports()
-        self._progress = KeptProgress(MAX_PROGRESS_BYTES)
+        self._progress = KeptLines(MAX_PROGRESS_BYTES)
         self._evidence = KeptLines(2 * MAX_KEPT_EVIDENCE_BYTES)
-        self._outputs = KeptOutputs()
+        self._outputs: dict[int, bytes] = {}
+        """The last output of each ended worker, the newest last."""
         self._diagnosis = Diagnosis()
         self._collect_at = now
         """The earliest time for the next request for stacks, on the monotonic clock."""
@@ -83,7 +81,6 @@ class Leader:
         self._announced = True
         """Whether an operator watches, as sent to the followers last."""
         self._ping_at = now + PING_SECONDS
-        self._actions: list[LeaderAction] = []
 
     # Knowledge
 
@@ -97,39 +94,36 @@ class Leader:
         return bool(self._streams) or now < self._watched_until
 
     def workers(self) -> list[stream.WorkerLine]:
-        """Returns all workers as lines of the stream."""
-        return [self._workers.line(row) for row in self._workers]
+        return [self._workers.line(row) for row in self._workers.by_worker.values()]
 
     # Events
 
-    def assign(self, assignment: Assignment) -> list[LeaderAction]:
+    def assign(self, assignment: Assignment) -> None:
         """Send an accepted higher assignment to all followers."""
         self._assignment = assignment
         self._named = frozenset(assignment.workers)
         self._present = frozenset(
-            worker for place, worker in enumerate(assignment.workers) if assignment.present(place, self._processes)
+            worker
+            for place, worker in enumerate(assignment.workers)
+            if assignment.present(place, self._settings.processes)
         )
         self._own.seen = assignment.attempt
-        self._reports.forget_before(assignment.attempt - 1)
+        self._reports.forget(lambda _, attempt: attempt >= assignment.attempt - 1)
         self._progress.forget(lambda worker, _: worker in self._named)
         # Keep the previous attempt's evidence for an operator that connects a little later.
         self._evidence.forget(lambda _, attempt: attempt >= assignment.attempt - 1)
         self._diagnosis.close()
         self._assignment_line = json_line(joining.Assigned(assignment.signed or {}).to_wire())
-        self._send(self._workers.peers(), self._assignment_line)
+        self._send(tuple(self._workers.by_peer), self._assignment_line)
         self._publish(self._workers.line(self._own))
-        return self._drain()
 
-    def arrive(self, peer: int, now: Now) -> list[LeaderAction]:
+    def arrive(self, peer: int, now: Now) -> None:
         """Add a follower's connection; its first line will name the follower."""
-        closed = self._workers.arrive(peer, now.steady)
-        if closed is not None:
-            self._actions.append(Close(closed))
-        return self._drain()
+        self._workers.arrive(peer, now.steady)
 
-    def receive_line(self, peer: int, data: Mapping[str, Any], now: Now) -> list[LeaderAction]:
+    def receive_line(self, peer: int, data: Mapping[str, Any], now: Now) -> None:
         """Handle a follower's line. Anything but the protocol's messages is ignored."""
-        row = self._workers.of(peer)
+        row = self._workers.by_peer.get(peer)
         try:
             message = joining.parse_from_follower(data)
         except ProtocolError:
@@ -137,86 +131,64 @@ class Leader:
         if row is not None:
             row.received_at = now.steady
             self._apply(row, message, now)
-        elif self._workers.is_arriving(peer) and not (
+        elif peer in self._workers.arriving and not (
             isinstance(message, joining.Joined) and self._join(peer, message, now)
         ):
-            self._workers.leave(peer)
-            self._actions.append(Close(peer))
-        return self._drain()
+            self._workers.refuse(peer)
 
-    def receive(self, message: joining.FollowerMessage, now: Now, *, leads: bool = True) -> list[LeaderAction]:
+    def receive(self, message: joining.FollowerMessage, now: Now, *, leads: bool = True) -> None:
         """Handle a message of this agent's own worker.
 
-        `leads`: whether this agent leads, and so stops a failed attempt.
+        `leads`: whether this agent leads, and so stops a failed attempt. If not, it keeps any worker's report for an
+        operator that watches this agent.
         """
         if isinstance(message, joining.Reported) and not leads:
             self._record(message.report)
         else:
             self._apply(self._own, message, now)
-        return self._drain()
 
-    def record(self, report: Report) -> list[LeaderAction]:
-        """Keep another worker's report, sent by the leader, for an operator that watches this agent."""
-        self._record(report)
-        return self._drain()
-
-    def keep_output(self, line: stream.OutputLine) -> list[LeaderAction]:
-        """Keep a worker's last output, sent by the previous leader."""
-        self._keep_output(line)
-        return self._drain()
-
-    def hand_over(self) -> list[LeaderAction]:
+    def hand_over(self) -> None:
         """Send the workers' last output to the next leader, because this agent ends."""
-        workers = () if self._assignment is None else self._assignment.workers
-        rows = (self._workers.get(worker) for worker in workers)
+        rows = (self._workers.by_worker.get(worker) for worker in self._assignment.workers)
         heir = next((row.peer for row in rows if row is not None and row.peer is not None), None)
         if heir is not None:
-            self._send((heir,), b"".join(self._outputs.all()))
-        return self._drain()
+            self._send((heir,), b"".join(self._outputs.values()))
 
-    def leave(self, peer: int) -> list[LeaderAction]:
-        self._lose_connection(peer)
-        return self._drain()
-
-    def watch(self, peer: int, now: Now) -> list[LeaderAction]:
+    def watch(self, peer: int, now: Now) -> None:
         """Add a watching operator; it gets all kept lines, and then each change. A ninth one replaces the oldest."""
         while len(self._streams) >= MAX_STREAMS:
-            self._actions.append(Close(self._streams.pop(0)))
+            self._do(Close(self._streams.pop(0)))
         workers = self.workers()
-        attempt = 0 if self._assignment is None else self._assignment.attempt
+        attempt = max(0, self._assignment.attempt)
         lines: list[stream.StreamLine] = [
             stream.Hello(self._own.worker, self._own.uid, attempt, tuple(workers[:WORKERS_IN_HELLO])),
             *workers[WORKERS_IN_HELLO:],
             *self._reports.in_order(),
         ]
         self._streams.append(peer)
-        kept = (*self._progress.all(), *self._evidence.all(), *self._outputs.all())
-        self._actions.append(SendToStreams((peer,), b"".join([*(json_line(line.to_wire()) for line in lines), *kept])))
+        kept = (*self._progress.all(), *self._evidence.all(), *self._outputs.values())
+        self._do(SendToStreams((peer,), b"".join([*(json_line(line.to_wire()) for line in lines), *kept])))
         self._announce(now.steady)
-        return self._drain()
 
-    def unwatch(self, peer: int, now: Now) -> list[LeaderAction]:
+    def unwatch(self, peer: int, now: Now) -> None:
         if peer in self._streams:
             self._streams.remove(peer)
             if not self._streams:
                 self._watched_until = now.steady + RECONNECT_SECONDS
-        return self._drain()
 
-    def acknowledge(self, seq: int) -> list[LeaderAction]:
+    def acknowledge(self, seq: int) -> None:
         """Record that the operator has all reports up to `seq`."""
         for report in self._reports.acknowledge(seq):
             self._send_ack(report)
-        return self._drain()
 
-    def collect(self, request: str, now: Now) -> list[LeaderAction]:
+    def collect(self, request: str, now: Now) -> None:
         """Collect the stacks of all ranks for an operator; the answers only go to the streams."""
-        if self._assignment is not None and now.steady >= self._collect_at:
+        if self._assignment is not NO_ASSIGNMENT and now.steady >= self._collect_at:
             self._collect_at = now.steady + COLLECT_SECONDS
             size = min(MAX_EVIDENCE_BYTES, REQUESTED_BYTES // max(len(self._named), 1))
             self._send_all(joining.Collect(self._assignment.attempt, size, request))
-        return self._drain()
 
-    def tick(self, now: Now) -> list[LeaderAction]:
+    def tick(self, now: Now) -> None:
         if now.steady >= self._diagnosis.deadline:
             self._conclude(now)
         if not self.is_watched(now.steady):
@@ -224,32 +196,23 @@ class Leader:
         if now.steady >= self._ping_at:
             self._ping_at = now.steady + PING_SECONDS
             self._ping(now.steady)
-        return self._drain()
 
     # Followers
 
     def _join(self, peer: int, hello: joining.Joined, now: Now) -> bool:
         """Handle the line that names a connection's worker; returns whether the connection may stay."""
-        if hello.job != self._job_uid:
+        if hello.job != self._settings.job_uid:
             return False
-        expected_uid = "" if self._assignment is None else self._assignment.uid_of(hello.worker)
-        admitted, forgotten = self._workers.admit(hello.worker, hello.uid, self._named, expected_uid)
-        if not admitted:
+        row = Worker(hello.worker, hello.uid, peer, now.steady, hello.seen)
+        if not self._workers.join(row, peer, self._assignment):
             return False
-        if forgotten is not None:
-            self._reports.forget(forgotten)
-        row = Worker(hello.worker, hello.uid, peer, now.steady)
-        row.seen = hello.seen
-        closed = self._workers.join(row)
-        if closed is not None:
-            self._actions.append(Close(closed))
         self._publish(self._workers.line(row))
         first: list[joining.LeaderMessage] = [joining.Watched(self.is_watched(now.steady), self._own.uid)]
         if self._diagnosis.question is not None:
             first.append(self._diagnosis.question)
-        failed = self._failed_report()
-        if failed is not None:
-            first.append(self._stop(failed, now.steady))
+        failed = [line.report for line in self._reports.in_order() if self._stops_others(line.report)]
+        if failed:
+            first.append(self._stop(max(failed, key=lambda report: report.culprit), now.steady))
         if self._modules is not None:
             first.append(self._modules)
         self._send((peer,), self._assignment_line + b"".join(json_line(message.to_wire()) for message in first))
@@ -263,13 +226,18 @@ class Leader:
                     message.report if row is self._own else message.report._replace(uid=row.uid), now.steady
                 )
         elif isinstance(message, stream.ProgressLine):
-            self._add_progress(message._replace(worker=row.worker))
+            row.add_steps(message)
+            self._publish_data(self._progress.keep(message._replace(worker=row.worker)))
         elif isinstance(message, joining.Stalled):
-            self._begin_diagnosis(message.attempt, now.steady)
+            # A rank is over its limit: ask all workers for evidence.
+            begins = message.attempt == self._assignment.attempt
+            question = self._diagnosis.begin(message.attempt, len(self._present), now.steady) if begins else None
+            if question is not None:
+                self._send_all(question)
         elif isinstance(message, stream.EvidenceLine):
             self._add_evidence(message._replace(worker=row.worker), now)
         elif isinstance(message, stream.OutputLine):
-            self._keep_output(message._replace(worker=row.worker, uid=row.uid))
+            self.keep_output(message._replace(worker=row.worker, uid=row.uid))
         elif isinstance(message, joining.Environment):
             row.environment, row.environment_attempt = dict(message.environment), message.attempt
             self._compare_environments()
@@ -281,20 +249,23 @@ class Leader:
             row.seen = message.attempt
             self._publish(self._workers.line(row))
 
-    def _lose_connection(self, peer: int) -> None:
+    def leave(self, peer: int) -> None:
         row = self._workers.leave(peer)
         if row is not None:
             self._publish(self._workers.line(row))
 
+    def _drop(self, row: Worker) -> None:
+        if row.peer is not None:
+            self._do(Close(row.peer))
+            self.leave(row.peer)
+
     def _ping(self, now: float) -> None:
         self._publish(stream.Ping())
-        for peer in self._workers.late(now):
-            self._actions.append(Close(peer))
-        for row in list(self._workers):
-            if row.peer is not None and now - row.received_at > SILENCE_SECONDS:
-                self._actions.append(Close(row.peer))
-                self._lose_connection(row.peer)
-        self._send(self._workers.peers(), json_line(stream.Ping().to_wire()))
+        self._workers.refuse_late(now)
+        for row in list(self._workers.by_peer.values()):
+            if now - row.received_at > SILENCE_SECONDS:
+                self._drop(row)
+        self._broadcast(stream.Ping())
 
     # Reports
 
@@ -314,58 +285,40 @@ class Leader:
 
     def _stops_others(self, report: Report) -> bool:
         """Returns whether a rank of the current attempt's group has failed; a rank that only joins stops no others."""
-        assignment = self._assignment
-        if assignment is None or report.state != "Failed" or report.attempt != assignment.attempt:
-            return False
-        return report.worker in self._present
+        current = report.attempt == self._assignment.attempt
+        return current and report.state == "Failed" and report.worker in self._present
 
     def _stop(self, report: Report, now: float) -> joining.Stop:
         """Returns the order to stop an attempt after this worker's failure."""
         # After a mere broken connection the rank at fault may be about to exit: SIGTERM would hide its exit code.
         delay = 0.0 if report.culprit else FAILURE_GRACE
-        delay = CONTINUE_SECONDS if self._may_continue(report, now) else delay
+        continued = self._assignment.continues is not None
+        others = self._present - {report.worker}
+        if self.is_watched(now) and self._reports.can_continue(report, others, continued=continued):
+            delay = CONTINUE_SECONDS
         return joining.Stop(report.attempt, FAILURE_GRACE, delay, report)
-
-    def _may_continue(self, failed: Report, now: float) -> bool:
-        """Returns whether an operator may continue the attempt: all living ranks report that they can."""
-        continued = self._assignment is not None and self._assignment.continues is not None
-        others = self._present - {failed.worker}
-        return self.is_watched(now) and self._reports.can_continue(failed, others, continued=continued)
-
-    def _failed_report(self) -> Optional[Report]:
-        """Returns a failure of the current attempt, a culprit's if there is one."""
-        failed = [line.report for line in self._reports.in_order() if self._stops_others(line.report)]
-        return max(failed, key=lambda report: report.culprit, default=None)
 
     def _send_ack(self, report: Report) -> None:
         # Acknowledge only ends, because an answer to `Starting` could be mistaken for an answer to `Failed`.
         if not report.ended:
             return
-        row = self._workers.get(report.worker)
+        row = self._workers.by_worker.get(report.worker)
         if row is self._own:
-            self._actions.append(Deliver(joining.Ack(report.attempt)))
+            self._do(Deliver(joining.Ack(report.attempt)))
         elif row is not None and row.peer is not None and row.uid == report.uid:
             self._send((row.peer,), json_line(joining.Ack(report.attempt).to_wire()))
 
     # Progress, stalls, environments
 
-    def _add_progress(self, line: stream.ProgressLine) -> None:
-        self._publish_data(self._progress.add(line))
-
-    def _keep_output(self, line: stream.OutputLine) -> None:
-        """Keep a worker's last output, and publish it."""
+    def keep_output(self, line: stream.OutputLine) -> None:
         data = json_line(line.to_wire())
         # Assignments may differ in their workers, hence the doubled share.
         if len(data) <= min(2 * stream.output_share(len(self._named)), MAX_OUTPUT_BYTES):
-            self._outputs.keep(line.worker, data)
+            self._outputs.pop(line.worker, None)
+            self._outputs[line.worker] = data
+            while sum(map(len, self._outputs.values())) > MAX_KEPT_OUTPUT_BYTES:
+                del self._outputs[next(iter(self._outputs))]
             self._publish_data(data)
-
-    def _begin_diagnosis(self, attempt: int, now: float) -> None:
-        """Ask all workers for evidence, because a rank is over its limit."""
-        if self._assignment is not None and attempt == self._assignment.attempt:
-            question = self._diagnosis.begin(attempt, len(self._present), now)
-            if question is not None:
-                self._send_all(question)
 
     def _add_evidence(self, line: stream.EvidenceLine, now: Now) -> None:
         """Keep and publish a worker's evidence of a stall; once all have answered, conclude."""
@@ -373,9 +326,7 @@ class Leader:
             self._publish(line)
             return
         if line.ranks:
-            data = json_line(line.to_wire())
-            self._evidence.keep(line.worker, line.attempt, part_of(line.ranks), data)
-            self._publish_data(data)
+            self._publish_data(self._evidence.keep(line))
         self._diagnosis.add(line.worker, line)
         if self._diagnosis.question is not None and not self._diagnosis.unanswered(self._present):
             self._conclude(now)
@@ -394,21 +345,20 @@ class Leader:
 
         None if the worker has sent anything since that moment.
         """
-        row = self._workers.get(worker)
-        if row is not None and row.peer is not None and row.received_at >= since:
+        row = self._workers.by_worker.get(worker)
+        if row is None:
+            return -1
+        if row.peer is not None and row.received_at >= since:
             return None
-        attempt = -1 if self._assignment is None else self._assignment.attempt
-        return self._progress.slowest_step(worker, attempt)
+        return min(row.steps.values(), default=-1) if row.steps_attempt == self._assignment.attempt else -1
 
     def _report_lost(self, silent: SilentWorkers, now: Now) -> None:
         """Report workers whose agents don't answer. A returning agent joins again and learns the outcome."""
         for worker in silent.workers:
-            row = self._workers.get(worker)
-            if row is not None and row.peer is not None:
-                self._actions.append(Close(row.peer))
-                self._lose_connection(row.peer)
-            expected_uid = "" if self._assignment is None else self._assignment.uid_of(worker)
-            uid = expected_uid if row is None else row.uid
+            row = self._workers.by_worker.get(worker)
+            if row is not None:
+                self._drop(row)
+            uid = self._assignment.uid_of(worker) if row is None else row.uid
             error, at = silent.message, now.wall
             report = Report(silent.attempt, worker, uid, "Failed", reason="AgentLost", error=error, at=at)
             self._add_report(report, now.steady)
@@ -416,17 +366,19 @@ class Leader:
     def _compare_environments(self) -> None:
         """Fail an attempt that all workers have started if parts of their environments differ that must be equal."""
         assignment = self._assignment
-        if assignment is None or assignment.attempt <= self._mismatched_attempt:
+        if assignment.attempt <= self._mismatched_attempt:
             return
-        environments = self._workers.environments(assignment.workers, assignment.attempt)
-        lines = mismatches(environments)
+        rows = [self._workers.by_worker.get(worker) for worker in assignment.workers]
+        started = [row for row in rows if row is not None and row.environment_attempt == assignment.attempt]
+        if len(started) < len(rows):
+            return
+        lines = mismatches({row.worker: row.environment for row in started})
         if lines:
             self._mismatched_attempt = assignment.attempt
             message = joining.Mismatch(assignment.attempt, tuple(lines))
-            rows = (self._workers.get(worker) for worker in assignment.workers)
-            peers = tuple(row.peer for row in rows if row is not None and row.peer is not None)
+            peers = tuple(row.peer for row in started if row.peer is not None)
             self._send(peers, json_line(message.to_wire()))
-            self._actions.append(Deliver(message))
+            self._do(Deliver(message))
 
     # Sending
 
@@ -435,15 +387,19 @@ class Leader:
         watched = self.is_watched(now)
         if watched != self._announced:
             self._announced = watched
-            self._send(self._workers.peers(), json_line(joining.Watched(watched).to_wire()))
+            self._broadcast(joining.Watched(watched))
 
     def _send_all(self, message: joining.LeaderMessage) -> None:
-        self._send(self._workers.peers(), json_line(message.to_wire()))
-        self._actions.append(Deliver(message))
+        """Send to all workers, including this agent's own."""
+        self._broadcast(message)
+        self._do(Deliver(message))
+
+    def _broadcast(self, message: joining.LeaderMessage) -> None:
+        self._send(tuple(self._workers.by_peer), json_line(message.to_wire()))
 
     def _send(self, peers: tuple[int, ...], data: bytes) -> None:
         if peers and data:
-            self._actions.append(Send(peers, data))
+            self._do(Send(peers, data))
 
     def _publish(self, line: stream.StreamLine) -> None:
         if self._streams:
@@ -451,8 +407,4 @@ class Leader:
 
     def _publish_data(self, data: bytes) -> None:
         if self._streams:
-            self._actions.append(SendToStreams(tuple(self._streams), data))
-
-    def _drain(self) -> list[LeaderAction]:
-        actions, self._actions = self._actions, []
-        return actions
+            self._do(SendToStreams(tuple(self._streams), data))

@@ -53,38 +53,29 @@ def render_metrics(
     """Returns the page. `warm_bytes`: the warm process's own memory; None if there is no warm process."""
     # Not `job`, which is Prometheus' own label for its targets.
     labels = f'job_name="{_escape(job)}",worker="{worker}"'
-    lines = [
-        "# HELP trainmaster_attempt The newest attempt that this worker took part in.",
-        "# TYPE trainmaster_attempt gauge",
-        f"trainmaster_attempt{{{labels}}} {report.attempt if report else 0}",
-        "# HELP trainmaster_worker_state 1 for the state that the worker is in.",
-        "# TYPE trainmaster_worker_state gauge",
-    ]
-    state = report.state if report else "Waiting"
-    lines += [f'trainmaster_worker_state{{{labels},state="{name}"}} {int(name == state)}' for name in STATES]
+    attempt, state = (report.attempt, report.state) if report else (0, "Waiting")
+    lines = _gauge("trainmaster_attempt", "The newest attempt that this worker took part in.", {labels: attempt})
+    states = {f'{labels},state="{name}"': int(name == state) for name in STATES}
+    lines += _gauge("trainmaster_worker_state", "1 for the state that the worker is in.", states)
     for field, metric, help_text in _METRICS_OF_RANKS:
-        values = [(rank, getattr(progress, field)) for rank, progress in ranks.items()]
-        known = [(rank, value) for rank, value in values if value is not None]
-        if known:
-            lines += [f"# HELP {metric} {help_text}", f"# TYPE {metric} gauge"]
-            lines += [f'{metric}{{{labels},rank="{rank}"}} {value}' for rank, value in known]
-    lines += [
-        "# HELP trainmaster_warm_process Whether there is a process from which ranks can be forked.",
-        "# TYPE trainmaster_warm_process gauge",
-        f"trainmaster_warm_process{{{labels}}} {int(warm_bytes is not None)}",
-    ]
+        values = {f'{labels},rank="{rank}"': getattr(progress, field) for rank, progress in ranks.items()}
+        lines += _gauge(metric, help_text, {rank: value for rank, value in values.items() if value is not None})
+    help_text = "Whether there is a process from which ranks can be forked."
+    lines += _gauge("trainmaster_warm_process", help_text, {labels: int(warm_bytes is not None)})
     if warm_bytes is not None:
-        lines += [
-            "# HELP trainmaster_warm_process_private_bytes Its memory that no rank shares with it.",
-            "# TYPE trainmaster_warm_process_private_bytes gauge",
-            f"trainmaster_warm_process_private_bytes{{{labels}}} {warm_bytes}",
-        ]
-    lines += [
-        "# HELP trainmaster_state_memory_bytes What the ranks have of the pod's memory for their state.",
-        "# TYPE trainmaster_state_memory_bytes gauge",
-        f"trainmaster_state_memory_bytes{{{labels}}} {state_bytes}",
-    ]
+        help_text = "Its memory that no rank shares with it."
+        lines += _gauge("trainmaster_warm_process_private_bytes", help_text, {labels: warm_bytes})
+    help_text = "What the ranks have of the pod's memory for their state."
+    lines += _gauge("trainmaster_state_memory_bytes", help_text, {labels: state_bytes})
     return "\n".join(lines) + "\n"
+
+
+def _gauge(metric: str, help_text: str, values: Mapping[str, float]) -> list[str]:
+    """Returns a metric's lines, by their labels; none if there are no values."""
+    if not values:
+        return []
+    found = (f"{metric}{{{labels}}} {value}" for labels, value in values.items())
+    return [f"# HELP {metric} {help_text}", f"# TYPE {metric} gauge", *found]
 
 
 def _escape(text: str) -> str:

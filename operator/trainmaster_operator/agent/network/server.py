@@ -6,26 +6,25 @@ import errno
 import resource
 import socket
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, Generic, Optional, TypeVar
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Optional
 
 from trainmaster_operator.agent.connection import READ_BYTES, PeerConnection
 from trainmaster_operator.agent.errors import LaunchError
 from trainmaster_operator.agent.http import STREAM_HEAD, UPGRADE_PROTOCOL, UPGRADED, BadRequest, Head, Request, response
 from trainmaster_operator.agent.loop import READ, Loop
-from trainmaster_operator.agent.network import messages
 from trainmaster_operator.agent.settings import AgentSettings
-from trainmaster_operator.wire.limits import MAX_REQUEST
 from trainmaster_operator.wire.names import TOKEN_HEADER, group_of
 from trainmaster_operator.wire.signing import job_token
-from trainmaster_operator.wire.values import loads, mapping, whole
+from trainmaster_operator.wire.values import loads
 
 REQUEST_SECONDS = 10.0
 """A connection is closed if its request isn't complete and answered by then."""
 SWEEP_SECONDS = 1.0
 ACCEPTS_AT_ONCE = 8
 """The server accepts this many connections before the loop handles other events. It is below
-unauthenticated.MAX_OF_ADDRESS, so that a new connection is read once before others of its address replace it."""
+MAX_OF_ADDRESS, so that a new connection is read once before others of its address replace it."""
 SHORT_SECONDS = 0.1
 """If descriptors run out and no connection can be closed, no connection is accepted for this long."""
 SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -39,45 +38,49 @@ METRICS_SECONDS = 1.0
 """The text of /metrics is made at most once in this time."""
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPEN_PATHS = ("/healthz", "/metrics")
-PATHS = ("/v1/state", "/v1/stream", "/v1/join", "/v1/assignment", "/v1/ack", "/v1/collect")
+UPGRADES = ("/v1/stream", "/v1/join")
+MAX_UNAUTHENTICATED = 128
+MAX_OF_ADDRESS = 16
+DESCRIPTORS_SHARE = 4
+"""Unauthenticated connections get at most a fourth of the process's descriptors; ranks' files and pipes need some."""
+Answer = Callable[[bytes], bytes]
+"""It makes the response to a request from its body, and raises BadRequest."""
 
 
 class Server:
-    """Server listens on the pod's address, and queues the requests that other parts of the agent answer."""
+    """Server listens on the pod's address.
+
+    `answers` make the responses, by method and path. `upgraded` takes a connection that becomes a stream or a
+    follower's, whether it is a follower's, and the bytes that have been read after the request.
+    """
 
     def __init__(
         self,
         loop: Loop,
         settings: AgentSettings,
-        put: Callable[[messages.NetworkEvent], None],
-        numbers: Iterator[int],
+        answers: Mapping[tuple[str, str], Answer],
+        upgraded: Callable[[PeerConnection, bool, bytes], None],
     ) -> None:
         self._loop = loop
         self._settings = settings
-        self.put = put
-        """Puts a request's event into the queue."""
-        self._numbers = numbers
-        """Numbers that identify connections, never used twice."""
-        self._exchanges: dict[int, Exchange] = {}
-        self._unauthenticated: Unauthenticated[Exchange] = Unauthenticated(room_for_unauthenticated())
+        self.answers = answers
+        self.upgraded = upgraded
+        self._most_unauthenticated = _room_for_unauthenticated()
+        self._unauthenticated: dict[Exchange, None] = {}
         self._known: dict[Exchange, None] = {}
-        self._token: Optional[str] = None
         self._metrics = b""
         self._metrics_until = 0.0
-        self._metrics_awaited: list[Exchange] = []
-        self._socket: socket.socket | None = None
+        family = socket.AF_INET6 if ":" in settings.pod_ip else socket.AF_INET
+        self._socket = socket.socket(family, socket.SOCK_STREAM)
 
     def open(self) -> None:
         """Listen; raises LaunchError with a message on failure."""
         address, port = self._settings.pod_ip, self._settings.port
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listener.bind((address, port))
-            listener.listen(1_024)
+            self._socket.bind((address, port))
+            self._socket.listen(1_024)
         except OSError as error:
-            listener.close()
             where = f"port {port} of {address or 'this pod'}"
             if error.errno == errno.EADDRINUSE:
                 raise LaunchError(
@@ -85,88 +88,43 @@ class Server:
                     f"fits on a node"
                 ) from None
             raise LaunchError(f"cannot listen on {where}: {error.strerror}") from None
-        listener.setblocking(False)
-        self._socket = listener
+        self._socket.setblocking(False)
         self._listen()
-        self._loop.call_every(SWEEP_SECONDS, self._sweep)
+        self._sweep()
 
-    def close(self) -> None:
-        if self._socket is not None:
-            self._loop.unwatch(self._socket.fileno())
-            self._socket.close()
-            self._socket = None
-
-    def read(self, peer: int) -> bool:
-        """Read a connection's new data; returns whether the connection is one of this server's."""
-        exchange = self._exchanges.get(peer)
-        if exchange is not None:
-            exchange.read()
-        return exchange is not None
-
-    def closed(self, peer: int) -> bool:
-        """Handle a connection's end; returns whether it was one of this server's."""
-        exchange = self._exchanges.get(peer)
-        if exchange is not None:
-            self.leave(exchange)
-        return exchange is not None
-
-    def answer(self, peer: int, answer: bytes) -> None:
-        exchange = self._exchanges.get(peer)
-        if exchange is not None:
-            exchange.answer(answer)
-
-    def show_metrics(self, text: str) -> None:
-        """Answer all requests that wait for the metrics, and those of the next METRICS_SECONDS."""
-        self._metrics = response(200, text, METRICS_TYPE)
-        self._metrics_until = time.monotonic() + METRICS_SECONDS
-        awaited, self._metrics_awaited = self._metrics_awaited, []
-        for exchange in awaited:
-            exchange.answer(self._metrics)
-
-    def metrics_for(self, exchange: Exchange) -> Optional[bytes]:
-        """Returns the response, at most METRICS_SECONDS old; None if `show_metrics` will send it."""
-        if time.monotonic() < self._metrics_until:
-            return self._metrics
-        if not self._metrics_awaited:
-            self.put(messages.MetricsRequested())
-        self._metrics_awaited.append(exchange)
-        return None
+    def metrics(self) -> bytes:
+        """Returns the response to a request for the metrics, at most METRICS_SECONDS old."""
+        now = time.monotonic()
+        if now >= self._metrics_until:
+            self._metrics = self.answers["GET", "/metrics"](b"")
+            self._metrics_until = now + METRICS_SECONDS
+        return self._metrics
 
     def is_authorized(self, head: Head) -> bool:
-        """Returns whether a request contains the job's token."""
-        if self._token is None:
-            self._token = job_token(self._settings.agents_secret, self._settings.job_uid)
+        token = job_token(self._settings.agents_secret, self._settings.job_uid)
         given = head.headers.get(TOKEN_HEADER.lower(), "")
         # Imported here, because it costs 3 ms of an agent's start and the first request comes later.
         import hmac
 
-        return bool(self._token) and hmac.compare_digest(self._token.encode(), given.encode("latin-1"))
+        return bool(token) and hmac.compare_digest(token.encode(), given.encode("latin-1"))
 
     def became_known(self, exchange: Exchange) -> None:
         """Record that a connection's request contains the token."""
-        self._unauthenticated.discard(exchange.address, exchange)
+        self._unauthenticated.pop(exchange, None)
         while len(self._known) >= MAX_KNOWN:
             next(iter(self._known)).close()
         self._known[exchange] = None
 
     def forget(self, exchange: Exchange) -> None:
-        """Free a connection's place for others."""
-        self._unauthenticated.discard(exchange.address, exchange)
+        """Forget a connection that has ended, or now belongs to the leader."""
+        self._unauthenticated.pop(exchange, None)
         self._known.pop(exchange, None)
 
-    def leave(self, exchange: Exchange) -> None:
-        """Forget a connection that has ended, or now belongs to the leader."""
-        self.forget(exchange)
-        self._exchanges.pop(exchange.connection.peer, None)
-
     def _listen(self) -> None:
-        if self._socket is not None:
-            self._loop.watch(self._socket.fileno(), READ, self._accept)
+        self._loop.watch(self._socket.fileno(), READ, self._accept)
 
     def _accept(self, _events: int) -> None:
         for _ in range(ACCEPTS_AT_ONCE):
-            if self._socket is None:
-                return
             try:
                 sock, address = self._socket.accept()
             except BlockingIOError:
@@ -180,28 +138,27 @@ class Server:
             self._let_in(sock, group_of(str(address[0])))
 
     def _let_in(self, sock: socket.socket, address: str) -> None:
-        in_the_way = self._unauthenticated.in_the_way(address)
-        if in_the_way is not None:
-            in_the_way.make_room()
-        connection = PeerConnection(self._loop, sock, next(self._numbers), self.put, UNAUTHENTICATED_READ_BYTES)
-        exchange = Exchange(self, connection, address)
-        self._exchanges[connection.peer] = exchange
-        self._unauthenticated.add(address, exchange)
+        replaced = to_replace(self._unauthenticated, address, self._most_unauthenticated)
+        if replaced is not None:
+            replaced.make_room()
+        exchange = Exchange(self, PeerConnection(self._loop, sock, UNAUTHENTICATED_READ_BYTES), address)
+        self._unauthenticated[exchange] = None
         # Under a flood the request has often arrived before the connection is accepted: answer it at once.
         exchange.read()
 
     def _out_of_descriptors(self) -> None:
-        exchange = self._unauthenticated.first_to_leave()
+        exchange = to_replace(self._unauthenticated, "", 0)
         if exchange is not None:
             exchange.make_room()
-        elif self._socket is not None:
+        else:
             # The listener stays ready, so watching it would keep a core busy.
             self._loop.unwatch(self._socket.fileno())
             self._loop.call_later(SHORT_SECONDS, self._listen)
 
     def _sweep(self) -> None:
+        self._loop.call_later(SWEEP_SECONDS, self._sweep)
         now = time.monotonic()
-        for exchange in [*self._unauthenticated.all(), *self._known]:
+        for exchange in [*self._unauthenticated, *self._known]:
             if exchange.deadline <= now:
                 exchange.too_slow()
 
@@ -215,10 +172,9 @@ class Exchange:
         self._is_known = False
         self._is_taken = False
         """Whether the request is complete or was refused, so that nothing more is read."""
-        self._is_answered = False
-        self._leaves = False
-        """Whether to close the connection as soon as the pending answer is sent."""
         self.connection = connection
+        connection.on_data = self.read
+        connection.on_end = lambda: server.forget(self)
         self.address = address
         self.deadline = time.monotonic() + REQUEST_SECONDS
 
@@ -228,34 +184,24 @@ class Exchange:
             self._receive(data)
 
     def make_room(self) -> None:
-        """Close, unless the data that has arrived is a request that can be answered."""
+        """Close, unless the request contains the token. A request that has arrived is answered before."""
         self.read()
-        if self._is_known:
-            return
-        if self._is_taken and not self._is_answered:
-            self._leaves = True
-            self._server.forget(self)
-        else:
+        if not self._is_known:
             self.close()
 
     def close(self) -> None:
-        self._server.leave(self)
+        self._server.forget(self)
         self.connection.close()
 
     def too_slow(self) -> None:
-        """Answer that the time is over."""
         if self._request.begun and not self._is_taken:
             self.answer(response(408, "the request did not come in time\n"))
         self.close()
 
     def answer(self, answer: bytes) -> None:
-        """Send the answer, which ends the connection."""
-        self._is_taken = self._is_answered = True
+        self._is_taken = True
         self.connection.send(answer)
-        if self._leaves:
-            self.close()
-        else:
-            self.connection.finish(self._request.missing)
+        self.connection.finish(self._request.missing)
 
     def _receive(self, data: bytes) -> None:
         self._request.feed(data)
@@ -266,10 +212,7 @@ class Exchange:
             if not self._is_known:
                 if head.path in OPEN_PATHS or not self._server.is_authorized(head):
                     # Don't wait for anything else, not even a body.
-                    self._is_taken = True
-                    answer = self._answer_unauthenticated(head)
-                    if answer is not None:
-                        self.answer(answer)
+                    self.answer(self._answer_unauthenticated(head))
                     return
                 self._is_known = True
                 self.connection.read_bytes = READ_BYTES
@@ -278,134 +221,71 @@ class Exchange:
             body = self._request.body()
             if body is None or self._upgraded(head):
                 return
-            self._is_taken = True
-            self._serve(head, body)
+            self.answer(self._answer(head, body))
         except BadRequest as error:
             self.answer(response(error.status, f"{error}\n"))
 
     def _upgraded(self, head: Head) -> bool:
         """Returns whether the connection now belongs to the leader."""
-        if head.method != "GET" or head.path not in ("/v1/stream", "/v1/join"):
+        if head.method != "GET" or head.path not in UPGRADES:
             return False
-        if head.path == "/v1/join":
-            if head.headers.get("upgrade", "").lower() != UPGRADE_PROTOCOL:
-                raise BadRequest(400, f"/v1/join needs the header Upgrade: {UPGRADE_PROTOCOL}")
-            self.connection.send(UPGRADED)
-            self._server.put(messages.Upgraded(self.connection, True, self._request.rest()))
-        else:
-            self.connection.send(STREAM_HEAD)
-            self._server.put(messages.Upgraded(self.connection, False))
-        self._server.leave(self)
+        joins = head.path == "/v1/join"
+        if joins and head.headers.get("upgrade", "").lower() != UPGRADE_PROTOCOL:
+            raise BadRequest(400, f"/v1/join needs the header Upgrade: {UPGRADE_PROTOCOL}")
+        self._server.forget(self)
+        self.connection.send(UPGRADED if joins else STREAM_HEAD)
+        if not self.connection.closed:
+            self._server.upgraded(self.connection, joins, self._request.rest())
         return True
 
-    def _answer_unauthenticated(self, head: Head) -> Optional[bytes]:
+    def _answer_unauthenticated(self, head: Head) -> bytes:
         if head.path not in OPEN_PATHS:
             return response(401, "the header Trainmaster-Token is missing or wrong\n")
         if head.method != "GET":
             return response(405, _no_request_of_ours(head))
         if head.path == "/healthz":
             return response(200, "ok")
-        return self._server.metrics_for(self)
+        return self._server.metrics()
 
-    def _serve(self, head: Head, body: bytes) -> None:
-        route = (head.method, head.path)
-        peer = self.connection.peer
-        if route == ("GET", "/v1/state"):
-            self._server.put(messages.StateRequested(peer))
-        elif route == ("POST", "/v1/assignment"):
-            self._server.put(messages.Pushed(peer, _json(body)))
-        elif route == ("POST", "/v1/ack"):
-            self._acknowledge(body)
-        elif route == ("POST", "/v1/collect"):
-            self._collect(body)
-        elif head.path in PATHS:
-            self.answer(response(405, _no_request_of_ours(head)))
-        else:
-            self.answer(response(404, "no such path\n"))
-
-    def _acknowledge(self, body: bytes) -> None:
-        seq = whole(mapping(_json(body)).get("seq"))
-        if seq is None:
-            self.answer(response(400, "seq is not a whole number of at least 0\n"))
-        else:
-            self._server.put(messages.Acknowledged(seq))
-            self.answer(response(204))
-
-    def _collect(self, body: bytes) -> None:
-        request = mapping(_json(body)).get("request")
-        if not isinstance(request, str) or not 0 < len(request) <= MAX_REQUEST:
-            self.answer(response(400, f"request is not a text of 1 to {MAX_REQUEST} characters\n"))
-        else:
-            self._server.put(messages.StacksRequested(request))
-            self.answer(response(204))
+    def _answer(self, head: Head, body: bytes) -> bytes:
+        answers = self._server.answers
+        answer = answers.get((head.method, head.path))
+        if answer is not None:
+            return answer(body)
+        if head.path in UPGRADES or any(head.path == path for _, path in answers):
+            return response(405, _no_request_of_ours(head))
+        return response(404, "no such path\n")
 
 
 def _no_request_of_ours(head: Head) -> str:
     return f"{head.method} {head.path} is not a request of docs/protocol.md\n"
 
 
-def _json(body: bytes) -> Any:
+def json_of(body: bytes) -> Any:
+    """Returns a request's body; raises BadRequest if it isn't JSON."""
     try:
         return loads(body)
     except ValueError:
         raise BadRequest(400, "the body is not JSON") from None
 
 
-MAX_UNAUTHENTICATED = 128
-MAX_OF_ADDRESS = 16
-DESCRIPTORS_SHARE = 4
-"""Unauthenticated connections get at most a fourth of the process's descriptors; ranks' files and pipes need some."""
-T = TypeVar("T")
-
-
-class Unauthenticated(Generic[T]):
-    """Unauthenticated limits the connections without a token, in all and per address.
+def to_replace(exchanges: Collection[Exchange], address: str, most: int) -> Optional[Exchange]:
+    """Returns the connection without a token to close before accepting one more from the address; None: there is room.
 
     The addresses of the kubelet's probe and the operator are unknown (a node, a proxy, a service mesh's sidecar), so no
     place is reserved for them. Instead, a new connection replaces the oldest one of the address with the most. So a
     flood replaces its own connections, and a client that sends its request at once is answered before it is replaced.
     """
-
-    def __init__(self, most: int = MAX_UNAUTHENTICATED) -> None:
-        self._most = most
-        self._by_address: dict[str, dict[T, None]] = {}
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    def all(self) -> list[T]:
-        """Returns all such connections."""
-        return [item for items in self._by_address.values() for item in items]
-
-    def in_the_way(self, address: str) -> Optional[T]:
-        """Returns the connection to close before accepting one more from the address; None if there is room."""
-        own = self._by_address.get(address, {})
-        if len(own) >= MAX_OF_ADDRESS:
-            return next(iter(own))
-        return self.first_to_leave() if self._count >= self._most else None
-
-    def first_to_leave(self) -> Optional[T]:
-        """Returns the oldest connection of the address with the most; None if there are none."""
-        most = max(self._by_address, key=lambda address: len(self._by_address[address]), default=None)
-        return None if most is None else next(iter(self._by_address[most]))
-
-    def add(self, address: str, item: T) -> None:
-        self._by_address.setdefault(address, {})[item] = None
-        self._count += 1
-
-    def discard(self, address: str, item: T) -> None:
-        """Remove a connection, if it is still there."""
-        items = self._by_address.get(address)
-        if items is not None and item in items:
-            del items[item]
-            self._count -= 1
-            if not items:
-                del self._by_address[address]
+    counts = Counter(exchange.address for exchange in exchanges)
+    if counts[address] < MAX_OF_ADDRESS:
+        if not counts or len(exchanges) < most:
+            return None
+        [(address, _)] = counts.most_common(1)
+    return next(exchange for exchange in exchanges if exchange.address == address)
 
 
-def room_for_unauthenticated() -> int:
-    """Returns the limit of such connections in this process."""
+def _room_for_unauthenticated() -> int:
+    """Returns the limit of connections without a token in this process."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     most = MAX_UNAUTHENTICATED if limit == resource.RLIM_INFINITY else limit // DESCRIPTORS_SHARE
     return max(1, min(MAX_UNAUTHENTICATED, most))

@@ -5,13 +5,14 @@ The memory per follower and the number of followers (the job's workers, and a fe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable
 from typing import Optional
 
 from trainmaster_operator.agent.connection import json_line
-from trainmaster_operator.wire.limits import MAX_KEPT_OUTPUT_BYTES, MAX_PROCESSES, MAX_RANKS_IN_LINE
+from trainmaster_operator.wire.assignment import Assignment
+from trainmaster_operator.wire.limits import MAX_PROCESSES, MAX_RANKS_IN_LINE
 from trainmaster_operator.wire.report import Report
-from trainmaster_operator.wire.stream import ProgressLine, ReportLine, WorkerLine
+from trainmaster_operator.wire.stream import EvidenceLine, ProgressLine, ReportLine, WorkerLine
 
 MAX_OTHERS = 256
 """Followers that the assignment doesn't name, such as pods that wait for an elastic job to grow."""
@@ -25,126 +26,111 @@ MAX_REPLACED = 4
 class Worker:
     """Worker is a row of the leader's table."""
 
-    def __init__(self, worker: int, uid: str, peer: Optional[int], now: float) -> None:
+    def __init__(self, worker: int, uid: str, peer: Optional[int], now: float, seen: int = 0) -> None:
         self.worker = worker
         self.uid = uid
         self.peer = peer
         """Its connection; None if it isn't connected."""
-        self.seen = 0
+        self.seen = seen
         self.received_at = now
         self.environment: dict[str, str] = {}
         self.environment_attempt = 0
         """The attempt that started in this environment; files such as the configuration may change between attempts."""
+        self.steps: dict[int, int] = {}
+        self.steps_attempt = 0
+        """The attempt of its last progress, and the ranks' steps in it; -1 for a rank that hasn't reported any."""
         self.replaced: tuple[str, ...] = ()
         """Pods of this worker that a newer pod replaced while they were connected."""
 
+    def add_steps(self, line: ProgressLine) -> None:
+        """Record the steps in the worker's progress."""
+        if line.attempt != self.steps_attempt or len(self.steps) > MAX_PROCESSES:
+            self.steps, self.steps_attempt = {}, line.attempt
+        steps = {rank: progress.step for rank, progress in line.ranks.items()}
+        self.steps.update((rank, -1 if step is None else step) for rank, step in steps.items())
+
 
 class Workers:
-    """Workers is the table, by worker index and by connection; `own` is the leader's own worker."""
+    """Workers is the table, by worker index and by connection; `own` is the leader's own worker.
 
-    def __init__(self, own: Worker) -> None:
+    `close` closes a connection, and `forget` is given a worker that loses its row to another one.
+    """
+
+    def __init__(self, own: Worker, close: Callable[[int], None], forget: Callable[[int], None]) -> None:
         self.own = own
-        self._by_worker = {own.worker: own}
-        self._by_peer: dict[int, Worker] = {}
-        self._arriving: dict[int, float] = {}
+        self._close = close
+        self._forget = forget
+        self.by_worker = {own.worker: own}
+        """The row of each worker that has joined."""
+        self.by_peer: dict[int, Worker] = {}
+        """The row of each open connection that has named its worker."""
+        self.arriving: dict[int, float] = {}
         """The connections that haven't named themselves, and when they were opened."""
 
-    def __iter__(self) -> Iterator[Worker]:
-        return iter(self._by_worker.values())
-
-    def get(self, worker: int) -> Optional[Worker]:
-        """Returns a worker's row; None if it never joined."""
-        return self._by_worker.get(worker)
-
-    def of(self, peer: int) -> Optional[Worker]:
-        """Returns a connection's worker; None if it hasn't named itself, or is closed."""
-        return self._by_peer.get(peer)
-
-    def peers(self) -> tuple[int, ...]:
-        return tuple(self._by_peer)
-
-    def environments(self, workers: Sequence[int], attempt: int) -> dict[int, dict[str, str]]:
-        """Returns these workers' environments in an attempt once all of them have started it, else an empty dict."""
-        rows = [self._by_worker.get(worker) for worker in workers]
-        started = [row for row in rows if row is not None and row.environment_attempt == attempt]
-        return {row.worker: row.environment for row in started} if len(started) == len(rows) else {}
-
     def line(self, row: Worker) -> WorkerLine:
-        """Returns a worker's entry in the stream."""
         return WorkerLine(row.worker, row.uid, row.seen, row is self.own or row.peer is not None)
 
-    def arrive(self, peer: int, now: float) -> Optional[int]:
-        """Add a connection that hasn't named itself; returns the connection to close in exchange, if any."""
-        closed = next(iter(self._arriving)) if len(self._arriving) >= MAX_ARRIVING else None
-        if closed is not None:
-            del self._arriving[closed]
-        self._arriving[peer] = now
-        return closed
+    def arrive(self, peer: int, now: float) -> None:
+        """Add a connection that hasn't named itself, in place of the oldest one if there are too many."""
+        if len(self.arriving) >= MAX_ARRIVING:
+            self.refuse(next(iter(self.arriving)))
+        self.arriving[peer] = now
 
-    def is_arriving(self, peer: int) -> bool:
-        """Returns whether a connection hasn't named itself yet."""
-        return peer in self._arriving
+    def refuse(self, peer: int) -> None:
+        del self.arriving[peer]
+        self._close(peer)
 
-    def late(self, now: float) -> list[int]:
-        """Remove and return the connections that haven't named themselves in time."""
-        found = [peer for peer, since in self._arriving.items() if now - since > HELLO_SECONDS]
-        for peer in found:
-            del self._arriving[peer]
-        return found
+    def refuse_late(self, now: float) -> None:
+        """Close the connections that haven't named themselves in time."""
+        for peer in [peer for peer, since in self.arriving.items() if now - since > HELLO_SECONDS]:
+            self.refuse(peer)
 
-    def admit(self, worker: int, uid: str, named: frozenset[int], expected_uid: str) -> tuple[bool, Optional[int]]:
-        """Returns whether to admit a worker's pod, and the worker that loses its row for it, if any.
+    def join(self, row: Worker, peer: int, assignment: Assignment) -> bool:
+        """Record that a connection has named its worker; returns False if it may not stay.
 
-        A worker that isn't `named` by the assignment may take the place of another unnamed one that isn't connected.
-        `expected_uid` is the pod uid in the assignment, empty if there is none.
+        A worker that the assignment doesn't name may take the place of another such one that isn't connected.
         """
-        if worker == self.own.worker or not self._is_newest(worker, uid, expected_uid):
-            return False, None
-        if worker in named or worker in self._by_worker:
-            return True, None
-        others = [row for row in self if row.worker not in named and row is not self.own]
-        if len(others) < MAX_OTHERS:
-            return True, None
-        gone = next((row for row in others if row.peer is None), None)
-        if gone is None:
-            return False, None
-        del self._by_worker[gone.worker]
-        return True, gone.worker
+        worker, named = row.worker, assignment.workers
+        before = self.by_worker.get(worker)
+        if worker == self.own.worker or not self._is_newest(before, row.uid, assignment.uid_of(worker)):
+            return False
+        if before is None and worker not in named:
+            others = [other for other in self.by_worker.values() if other.worker not in named and other is not self.own]
+            if len(others) >= MAX_OTHERS:
+                gone = next((other.worker for other in others if other.peer is None), None)
+                if gone is None:
+                    return False
+                del self.by_worker[gone]
+                self._forget(gone)
+        if before is not None:
+            row.replaced, row.steps, row.steps_attempt = before.replaced, before.steps, before.steps_attempt
+        if before is not None and before.peer is not None:
+            if before.uid != row.uid:
+                known = (uid for uid in before.replaced if uid not in (before.uid, row.uid))
+                row.replaced = (*known, before.uid)[-MAX_REPLACED:]
+            del self.by_peer[before.peer]
+            self._close(before.peer)
+        del self.arriving[peer]
+        self.by_worker[worker] = self.by_peer[peer] = row
+        return True
 
-    def _is_newest(self, worker: int, uid: str, expected_uid: str) -> bool:
-        """Returns whether a pod replaces this worker's connected pod.
+    @staticmethod
+    def _is_newest(before: Optional[Worker], uid: str, expected_uid: str) -> bool:
+        """Returns whether a pod replaces its worker's connected pod.
 
         A deleted pod may live for its grace period, or forever if its node's kubelet is lost, and would replace the new
         pod again and again.
         """
-        row = self._by_worker.get(worker)
-        if row is None or row.peer is None or row.uid == uid:
+        if before is None or before.peer is None or before.uid == uid:
             return True
-        if expected_uid in (uid, row.uid):
+        if expected_uid in (uid, before.uid):
             return uid == expected_uid
-        return uid not in row.replaced
-
-    def join(self, row: Worker) -> Optional[int]:
-        """Record that a follower has named itself. Returns its earlier connection, if any, for the caller to close."""
-        before = self._by_worker.get(row.worker)
-        closed = None if before is None else before.peer
-        if before is not None:
-            row.replaced = before.replaced
-            if closed is not None and before.uid != row.uid:
-                others = (uid for uid in before.replaced if uid not in (before.uid, row.uid))
-                row.replaced = (*others, before.uid)[-MAX_REPLACED:]
-        if closed is not None:
-            del self._by_peer[closed]
-        self._by_worker[row.worker] = row
-        if row.peer is not None:
-            self._arriving.pop(row.peer, None)
-            self._by_peer[row.peer] = row
-        return closed
+        return uid not in before.replaced
 
     def leave(self, peer: int) -> Optional[Worker]:
         """Record a connection's end. Returns its worker; None if it hadn't named itself."""
-        self._arriving.pop(peer, None)
-        row = self._by_peer.pop(peer, None)
+        self.arriving.pop(peer, None)
+        row = self.by_peer.pop(peer, None)
         if row is not None:
             row.peer = None
         return row
@@ -163,8 +149,7 @@ class KeptReports:
         self._acked = 0
 
     def in_order(self) -> list[ReportLine]:
-        """Returns all reports in the order of their arrival."""
-        return sorted(self._lines.values(), key=lambda line: line.seq)
+        return list(self._lines.values())
 
     def of(self, attempt: int, workers: Iterable[int]) -> list[Report]:
         """Returns these workers' reports of an attempt, without the missing ones."""
@@ -183,6 +168,7 @@ class KeptReports:
                 return None
             del self._lines[older[0], report.worker]
         self._seq += 1
+        self._lines.pop(key, None)
         self._lines[key] = ReportLine(self._seq, report)
         return self._lines[key]
 
@@ -196,13 +182,9 @@ class KeptReports:
         self._acked = max(self._acked, min(seq, self._seq))
         return [line.report for line in self._lines.values() if line.seq <= seq]
 
-    def forget(self, worker: int) -> None:
-        """Forget a worker's report, because another pod has replaced it."""
-        self._lines = {key: line for key, line in self._lines.items() if key[1] != worker}
-
-    def forget_before(self, attempt: int) -> None:
-        """Forget the reports of earlier attempts."""
-        self._lines = {key: line for key, line in self._lines.items() if key[0] >= attempt}
+    def forget(self, but: Callable[[int, int], bool]) -> None:
+        """Forget all reports except those that `but` accepts, by worker and attempt."""
+        self._lines = {key: line for key, line in self._lines.items() if but(key[1], key[0])}
 
     def can_continue(self, failed: Report, others: Collection[int], *, continued: bool) -> bool:
         """Returns whether the living ranks of these workers, and of the failed one, report that they can continue.
@@ -222,7 +204,10 @@ MAX_PARTS = MAX_PROCESSES // MAX_RANKS_IN_LINE
 
 
 class KeptLines:
-    """KeptLines keeps at most `most` bytes. A line that doesn't fit is dropped, and so is the line it would replace."""
+    """KeptLines keeps the workers' lines about their ranks in the newest attempt, in at most `most` bytes.
+
+    A line that doesn't fit is dropped, and so is the line it would replace.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -230,18 +215,20 @@ class KeptLines:
         self._attempts: dict[int, int] = {}
         self._lines: dict[int, dict[int, bytes]] = {}
 
-    def keep(self, worker: int, attempt: int, part: int, line: bytes) -> None:
-        """Keep a worker's line of an attempt, replacing an older line with the same ranks (the same `part`)."""
-        if self._attempts.get(worker) != attempt:
-            self._drop(worker)
-        self._attempts[worker] = attempt
-        lines = self._lines.setdefault(worker, {})
+    def keep(self, line: ProgressLine | EvidenceLine) -> bytes:
+        """Keep a worker's line, replacing an older line with the same first rank; returns it as it is sent."""
+        data, part = json_line(line.to_wire()), min(line.ranks, default=0)
+        if self._attempts.get(line.worker) != line.attempt:
+            self._drop(line.worker)
+        self._attempts[line.worker] = line.attempt
+        lines = self._lines.setdefault(line.worker, {})
         self._size -= len(lines.pop(part, b""))
         while len(lines) >= MAX_PARTS:
             self._size -= len(lines.pop(next(iter(lines))))
-        if self._size + len(line) <= self._most:
-            lines[part] = line
-            self._size += len(line)
+        if self._size + len(data) <= self._most:
+            lines[part] = data
+            self._size += len(data)
+        return data
 
     def forget(self, but: Callable[[int, int], bool]) -> None:
         """Forget all lines except those that `but` accepts, by worker and attempt."""
@@ -255,55 +242,3 @@ class KeptLines:
     def _drop(self, worker: int) -> None:
         self._attempts.pop(worker, None)
         self._size -= sum(map(len, self._lines.pop(worker, {}).values()))
-
-
-class KeptProgress(KeptLines):
-    """KeptProgress keeps lines of progress, and the step of each rank in them."""
-
-    def __init__(self, most: int) -> None:
-        super().__init__(most)
-        self._steps: dict[int, tuple[int, dict[int, int]]] = {}
-        """The attempt of each worker's last progress, and the steps of the worker's ranks."""
-
-    def add(self, line: ProgressLine) -> bytes:
-        """Keep a worker's progress; returns the line to send."""
-        data = json_line(line.to_wire())
-        self.keep(line.worker, line.attempt, part_of(line.ranks), data)
-        attempt, steps = self._steps.get(line.worker, (line.attempt, {}))
-        if attempt != line.attempt or len(steps) > MAX_PROCESSES:
-            steps = {}
-        steps.update((rank, -1 if progress.step is None else progress.step) for rank, progress in line.ranks.items())
-        self._steps[line.worker] = line.attempt, steps
-        return data
-
-    def slowest_step(self, worker: int, attempt: int) -> int:
-        """Returns the step of a worker's slowest rank in an attempt, or -1 if no step was ever reported."""
-        known, steps = self._steps.get(worker, (-1, {}))
-        return min(steps.values(), default=-1) if known == attempt else -1
-
-    def _drop(self, worker: int) -> None:
-        super()._drop(worker)
-        self._steps.pop(worker, None)
-
-
-class KeptOutputs:
-    """KeptOutputs contains the last output of ended workers. Above the limit, the oldest output is dropped."""
-
-    def __init__(self) -> None:
-        self._lines: dict[int, bytes] = {}
-
-    def keep(self, worker: int, line: bytes) -> None:
-        """Keep a worker's last output, replacing an earlier one."""
-        self._lines.pop(worker, None)
-        self._lines[worker] = line
-        while sum(map(len, self._lines.values())) > MAX_KEPT_OUTPUT_BYTES:
-            del self._lines[next(iter(self._lines))]
-
-    def all(self) -> list[bytes]:
-        """Returns all kept lines, the newest last."""
-        return list(self._lines.values())
-
-
-def part_of(ranks: Iterable[int]) -> int:
-    """Returns the number of a worker's line by its ranks, because a worker with many ranks sends several lines."""
-    return min(ranks, default=0)

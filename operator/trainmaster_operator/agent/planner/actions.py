@@ -1,18 +1,17 @@
-"""Actions are requests of `plan.plan` that the executor performs one by one.
-
-`plan.done` applies each action's change to the state, so that the next plan no longer requests the action.
-"""
+"""Actions are requests of `plan.plan` that the executor performs one by one; each is a NamedTuple of this module."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, Union
+from typing import Any, NamedTuple, Union
 
 from trainmaster_operator.agent.planner.state import Ending
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.joining import Collect, Environment, FollowerMessage, Hung, Modules, Patience
 from trainmaster_operator.wire.report import Report
 from trainmaster_operator.wire.stream import ProgressLine
+
+Action = tuple[Any, ...]
 
 
 class KillLeftovers(NamedTuple):
@@ -26,11 +25,10 @@ class ApplyAssignment(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """Save that an attempt begins, before it does, so that no attempt is trained twice."""
+    """Save that an attempt begins, before it does, so that no attempt is trained twice. Hurry to reach worker 0."""
 
     report: Report
     assignment: Assignment
-    node_rank: int
 
 
 class Adopt(NamedTuple):
@@ -38,38 +36,23 @@ class Adopt(NamedTuple):
 
     report: Report
     assignment: Assignment
-    node_rank: int
-
-
-class Decline(NamedTuple):
-    """Report that this worker can't continue in another attempt, because its ranks have no processes left."""
-
-    report: Report
 
 
 class Regroup(NamedTuple):
-    """Kill absent ranks, wake those that continue, and start others to join (`state.Regrouping`)."""
+    """Wake the ranks that continue, once the report of their attempt is published."""
 
     assignment: Assignment
     node_rank: int
     killed: tuple[int, ...]
+    """Pids of absent ranks that still live; a stopped process's sockets close only when the process ends."""
     restarted: tuple[int, ...]
-
-
-class Hurry(NamedTuple):
-    """Try to reach worker 0 now, and more often for a while."""
+    """Local ranks to start again, so that they join."""
 
 
 class FetchCode(NamedTuple):
     """Unpack the user's code once its archive is available."""
 
     digest: str
-
-
-class RefuseLaunch(NamedTuple):
-    """End an attempt before its ranks are started."""
-
-    error: str
 
 
 class EndWarm(NamedTuple):
@@ -117,6 +100,7 @@ class ExamineRank(NamedTuple):
     local_rank: int
     ending: Ending
     was_ended: bool
+    """Whether the agent or torchrun has ended the rank."""
 
 
 class ExamineLauncher(NamedTuple):
@@ -220,15 +204,3 @@ class WriteTerminationMessage(NamedTuple):
 
 class Exit(NamedTuple):
     """End the agent's process."""
-
-    code: int
-
-
-_Prepare = Union[FetchCode, RefuseLaunch, RunSetup, CancelSetup, WarmUp, Preload, EndWarm, KillLeftovers]
-_Begin = Union[ApplyAssignment, Begin, Adopt, Decline, Regroup, Hurry, Launch, DescribeEnvironment]
-_End = Union[
-    ExamineRank, ExamineLauncher, Terminate, FindSavingRanks, KillProcesses, KillRemains, Sweep, Conclude, Exit
-]
-_Save = Union[FlushProgress, SaveReport, HandOver, WriteTerminationMessage]
-_Send = Union[PublishReport, Publish, SendToLeader, Introduce, KeepReport, Diagnose]
-Action = Union[_Prepare, _Begin, _End, _Save, _Send]

@@ -6,18 +6,19 @@ from typing import Any
 
 from trainmaster_operator.agent.planner import ranks
 from trainmaster_operator.agent.planner.actions import CancelSetup
-from trainmaster_operator.agent.planner.classification import finished, is_superseded, stopped
-from trainmaster_operator.agent.planner.state import Now, Run, State, begin
+from trainmaster_operator.agent.planner.classification import failed, is_superseded, stopped
+from trainmaster_operator.agent.planner.state import Now, Run, State, Way
 from trainmaster_operator.wire.report import Report
 
 
 def seen(state: State, now: Now, silent: float = 0.0) -> State:
-    """Record that the last attempt started here has ended, or ends now."""
-    return state._replace(way=begin(state.way, state.started, now.wall, silent)) if state.started else state
+    """Record the first sign of the end of the attempt started last. `silent`: a hung rank's seconds of silence."""
+    if not state.started or state.way.attempt == state.started:
+        return state
+    return state._replace(way=Way(state.started, now.wall - silent, now.wall))
 
 
 def post(state: State, action: Any) -> State:
-    """Request an action, once."""
     return state._replace(outbox=(*state.outbox, action))
 
 
@@ -27,6 +28,11 @@ def current_report(state: State, now: Now) -> Report:
     environment = state.printed_environment or described
     report = Report(state.started, settings.worker, settings.pod_uid, "Starting", settings.node, at=now.wall)
     return report._replace(environment=environment)
+
+
+def failure(state: State, now: Now, reason: str, error: str, rank: int | None = None) -> Report:
+    """Returns the report of a failure of the newest attempt that the agent itself found."""
+    return failed(current_report(state, now), reason, error, rank)
 
 
 def end(state: State, report: Report, now: Now) -> State:
@@ -54,7 +60,6 @@ def stop(state: State, now: Now, grace: float, delay: float = 0.0) -> State:
 
 
 def end_preparation(state: State, report: Report, now: Now) -> State:
-    """End an attempt whose ranks haven't started."""
     if state.preparation is None:
         return state
     if state.setup_runs:
@@ -66,8 +71,8 @@ def finish(state: State, run: Run, now: Now) -> State:
     """Record that no process of the attempt runs any more."""
     if state.ended is None:
         report = current_report(state, now)
-        state = end(state, stopped(report, ranks.first_bad_ending(run)) if run.terminated else finished(report), now)
+        finished = report._replace(state="Finished", exit_code=0)
+        state = end(state, stopped(report, ranks.first_bad_ending(run)) if run.terminated else finished, now)
     elif state.ended.able:
         state = state._replace(report=state.ended._replace(able=False))
-    way = None if state.way is None else state.way.stopped(state.started, now.wall)
-    return state._replace(run=None, way=way, unflushed=True)
+    return state._replace(run=None, way=state.way.stopped(state.started, now.wall), unflushed=True)

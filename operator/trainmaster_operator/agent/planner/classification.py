@@ -65,11 +65,6 @@ FATAL_ERROR = "Fatal Python error:"
 _OWN_SIGNALS = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGSYS, signal.SIGKILL})
 
 
-def finished(report: Report) -> Report:
-    """Returns the report after all ranks have exited with 0."""
-    return report._replace(state="Finished", exit_code=0)
-
-
 def stopped(report: Report, ending: Ending | None = None) -> Report:
     """Returns the report of ranks that the agent stopped; `ending`: how they exited, if known."""
     code, number = (None, None) if ending is None else ending

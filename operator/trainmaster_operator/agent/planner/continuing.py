@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Optional, TypeVar
 
 from trainmaster_operator.agent.planner import changes, ranks
-from trainmaster_operator.agent.planner.actions import Adopt, KillRemains
+from trainmaster_operator.agent.planner.actions import KillRemains, Regroup
 from trainmaster_operator.agent.planner.classification import classify
-from trainmaster_operator.agent.planner.state import Ending, Now, Preparation, Regrouping, Run, SavedReport, State
+from trainmaster_operator.agent.planner.state import Ending, Now, Preparation, Run, SavedReport, State
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.limits import ALONE_SECONDS
 from trainmaster_operator.wire.report import Report
@@ -21,11 +21,6 @@ from trainmaster_operator.wire.report import Report
 V = TypeVar("V")
 
 NOT_JOINED = "it ended before it had joined the others"
-
-
-def is_able(run: Run) -> bool:
-    """Returns whether all of this worker's ranks in the group can continue in another attempt."""
-    return _are_able(run, run.present)
 
 
 def others_are_able(run: Run, but: Optional[int] = None) -> bool:
@@ -38,8 +33,7 @@ def _are_able(run: Run, local_ranks: Sequence[int]) -> bool:
     return able and bool(local_ranks) and run.continuable and not run.terminated
 
 
-def is_ready(run: Run) -> bool:
-    """Returns whether all absent ranks of this worker are waiting to join."""
+def _is_ready(run: Run) -> bool:
     ready = all(run.words.get(rank) == "ready" and rank not in run.endings for rank in run.absent)
     return ready and bool(run.absent) and not run.terminated
 
@@ -68,7 +62,7 @@ def alone_until(state: State) -> Optional[float]:
     Such ranks need no other worker. If the network breaks, their pod counts as lost, and others train in their place.
     """
     run, assignment, unwatched_at = state.run, state.assignment, state.unwatched_at
-    if run is None or run.stopping or unwatched_at is None or assignment is None or not assignment.absent:
+    if run is None or run.stopping or unwatched_at is None or not assignment.absent:
         return None
     present = assignment.world_size(state.settings.processes) - len(assignment.absent)
     return unwatched_at + ALONE_SECONDS if run.present and present == len(run.present) else None
@@ -83,55 +77,30 @@ def hung_rank(state: State, rank: Optional[int]) -> int:
     return run.ranks.get(rank - run.first_rank, 0)
 
 
-def assigned(run: Run, state: State) -> Run:
-    """Returns a starting run, with its ranks divided into present and absent ones."""
-    assignment, node_rank, processes = state.assignment, state.node_rank, state.settings.processes
-    everyone = tuple(range(processes))
-    present = everyone if assignment is None or node_rank is None else assignment.present(node_rank, processes)
-    return run._replace(
-        continued=assignment is not None and assignment.continues is not None,
-        present=present,
-        absent=tuple(rank for rank in everyone if rank not in present),
-    )
-
-
-def leaves_group(state: State) -> bool:
-    """Returns whether, in the last assigned attempt, others continue without any rank of this worker."""
-    assignment, node_rank = state.assignment, state.node_rank
-    if assignment is None or node_rank is None or assignment.continues is None:
-        return False
-    return not assignment.present(node_rank, state.settings.processes)
-
-
 def continues_here(state: State) -> bool:
     """Returns whether the running or prepared ranks continue in the last assigned attempt."""
     assignment, node_rank = state.assignment, state.node_rank
-    if assignment is None or node_rank is None or not continues(assignment, state.started):
+    if node_rank is None or assignment.continues is None:
         return False
-    present = assignment.present(node_rank, state.settings.processes)
+    if not assignment.continues <= state.started < assignment.attempt:
+        return False
     if state.preparation is not None:
-        return is_absent(state) and not present
+        return is_absent(state) and not state.present
     run = state.run
     if run is None or not run.continuable or run.terminated or run.sweeping:
         return False
     moved = run.first_rank != assignment.first_rank(node_rank, state.settings.processes)
-    return not moved and bool(_kept(run, present))
+    return not moved and bool(_kept(run, state.present))
 
 
-def continues(assignment: Assignment, started: int) -> bool:
-    """Returns whether an assignment is a newer attempt that continues the processes of the one started last."""
-    return assignment.continues is not None and assignment.continues <= started < assignment.attempt
-
-
-def adopt(state: State, action: Adopt, now: Now) -> State:
-    """Move the running or prepared ranks to a continued attempt, whose report has been saved."""
-    assignment, node_rank = action.assignment, action.node_rank
+def adopt(state: State, assignment: Assignment, node_rank: int, report: Report, now: Now) -> State:
+    """Move the running or prepared ranks to a continued attempt, whose report is being saved."""
     ended, before, failed = state.ended, state.started, _failed_joiner(state)
     state = state._replace(
         started=assignment.attempt,
-        saved=SavedReport(action.report, False),
+        saved=SavedReport(report, False),
         previous=state.report,
-        report=action.report,
+        report=report,
     )
     if state.preparation is not None:
         preparation = Preparation(assignment, node_rank, state.preparation.begun_at, state.preparation.resolved_at)
@@ -143,10 +112,8 @@ def adopt(state: State, action: Adopt, now: Now) -> State:
     restarted = () if state.terminating else tuple(lost)
     run = regrouped(state, state.run, present, restarted)
     killed = tuple(pid for rank, pid in state.run.ranks.items() if rank in lost and rank not in state.run.endings)
-    way = state.way
-    if way is not None:
-        way = way.stopped(before, now.wall).launched(assignment.attempt, now.wall)
-    state = state._replace(run=run, way=way, regrouping=Regrouping(assignment, node_rank, killed, restarted))
+    way = state.way.stopped(before, now.wall).launched(assignment.attempt, now.wall)
+    state = state._replace(run=run, way=way, regrouping=Regroup(assignment, node_rank, killed, restarted))
     gone = next((rank for rank in present if rank in run.endings), None)
     if gone is None:
         return refreshed(state, now)
@@ -188,7 +155,8 @@ def rank_failed(state: State, report: Report, now: Now) -> State:
         return _failed_to_join(state, run, report, now)
     report = report._replace(able=others_are_able(run, local_rank))
     waits = patience(state, local_rank)
-    delay = waits or ranks.grace_before_stop(run, report)
+    # Before SIGTERM others may reveal a better cause.
+    delay = waits or (ranks.FAILURE_GRACE if run.living and not report.culprit else 0.0)
     state = state._replace(run=ranks.stop(run, now.steady, ranks.FAILURE_GRACE, delay))
     if waits and local_rank is not None and local_rank in run.endings and local_rank in run.ranks:
         state = changes.post(state, KillRemains(run.ranks[local_rank]))
@@ -218,7 +186,8 @@ def refreshed(state: State, now: Now) -> State:
     if report.ended:
         return state._replace(report=report._replace(able=report.able and others_are_able(run)))
     formed = run.continued and run.present and all(run.groups.get(rank) == report.attempt for rank in run.present)
-    found = report._replace(state="Running" if formed else report.state, able=is_able(run), ready=is_ready(run))
+    able, ready = _are_able(run, run.present), _is_ready(run)
+    found = report._replace(state="Running" if formed else report.state, able=able, ready=ready)
     return state if found == report else state._replace(report=found._replace(at=now.wall))
 
 

@@ -3,23 +3,25 @@
 It is level-triggered: the last event doesn't matter, and once a plan's actions are performed, the next plan is empty
 until something changes. `plan` calls the steps in the order of `_STEPS`; the first step that returns actions determines
 the whole plan. So effects happen in the order of the steps: progress before the report of the end, the saved report
-before the published one, the report of one attempt before the start of the next.
+before the published one, the report of one attempt before the start of the next. A step also returns the state after
+its actions, which no longer requires them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Optional
 
 from trainmaster_operator.agent.planner import actions, changes, continuing, ranks
 from trainmaster_operator.agent.planner.classification import failed
-from trainmaster_operator.agent.planner.state import CodeState, Now, Preparation, SavedReport, State
-from trainmaster_operator.agent.planner.update import RESOLVED_SECONDS, may_launch
+from trainmaster_operator.agent.planner.state import NO_ASSIGNMENT, CodeState, Now, Preparation, SavedReport, State
 from trainmaster_operator.wire.assignment import Assignment
-from trainmaster_operator.wire.joining import FollowerMessage, Joined, Reported
 from trainmaster_operator.wire.report import EXIT_TERMINATED, Report
 
-Actions = tuple[actions.Action, ...]
+Planned = tuple[State, tuple[actions.Action, ...]]
+RESOLVED_SECONDS = 2.0
+"""If worker 0's name is known but its agent doesn't answer for this long (a network policy may separate agents), the
+ranks start anyway, because their own rendezvous also waits for the master, though not as long."""
 MAX_WARM_FAILURES = 12
 """After this many failures in a row no other warm process is started."""
 PATIENCE_SECONDS = 3.0
@@ -28,15 +30,14 @@ FORGOTTEN_SECONDS = 30.0
 """If no operator watches for this long, the operator that acknowledged a report, or sent Hold, may have died."""
 
 
-def plan(state: State, now: Now) -> Actions:
-    """Returns the next actions, in order; empty if there is nothing to do until an event or `wake_at`."""
-    if state.exit_code is not None:
-        return ()
-    for step in _STEPS:
-        planned = step(state, now)
-        if planned:
-            return planned
-    return ()
+def plan(state: State, now: Now) -> Planned:
+    """Returns the next actions, in order, and the state after them; no actions: wait for an event or `wake_at`."""
+    if state.exit_code is None:
+        for step in _STEPS:
+            planned = step(state, now)
+            if planned is not None:
+                return planned
+    return state, ()
 
 
 def wake_at(state: State, now: Now) -> float | None:
@@ -51,80 +52,74 @@ def wake_at(state: State, now: Now) -> float | None:
     return min((time for time in times if time is not None and now.steady < time < float("inf")), default=None)
 
 
-def done(state: State, action: actions.Action, now: Now) -> State:
-    """Returns the state after an action was performed."""
-    change = _DONE.get(type(action))
-    if change is not None:
-        state = change(state, action, now)
-    return state._replace(outbox=tuple(each for each in state.outbox if each is not action)) if state.outbox else state
-
-
 # The steps
 
 
-def _kill_leftovers(state: State, _now: Now) -> Actions:
-    return (actions.KillLeftovers(),) if state.leftovers else ()
+def _follow_assignment(state: State, _now: Now) -> Optional[Planned]:
+    assignment = state.assignment
+    if assignment is state.applied:
+        return None
+    return state._replace(applied=assignment), (actions.ApplyAssignment(assignment),)
 
 
-def _follow_assignment(state: State, _now: Now) -> Actions:
-    if state.assignment is None or state.assignment is state.applied:
-        return ()
-    return (actions.ApplyAssignment(state.assignment),)
+def _send(state: State, _now: Now) -> Optional[Planned]:
+    return (state._replace(outbox=()), state.outbox) if state.outbox else None
 
 
-def _introduce(state: State, _now: Now) -> Actions:
-    return (actions.Introduce(introduction(state)),) if state.introducing else ()
-
-
-def _send(state: State, _now: Now) -> Actions:
-    return state.outbox
-
-
-def _examine(state: State, _now: Now) -> Actions:
-    if state.run is None or not state.run.examinations:
-        return ()
-    local_rank, ending, was_ended = state.run.examinations[0]
-    if local_rank is None:
-        return (actions.ExamineLauncher(ending),)
-    return (actions.ExamineRank(local_rank, ending, was_ended),)
-
-
-def _conclude(state: State, now: Now) -> Actions:
+def _examine(state: State, _now: Now) -> Optional[Planned]:
     run = state.run
-    due = run is not None and run.conclude_at is not None and (run.emptied or now.steady >= run.conclude_at)
-    return (actions.Conclude(),) if due else ()
+    if run is None or not run.examinations:
+        return None
+    return state._replace(run=run._replace(examinations=run.examinations[1:])), run.examinations[:1]
 
 
-def _flush_progress(state: State, _now: Now) -> Actions:
-    return (actions.FlushProgress(),) if state.unflushed else ()
+def _conclude(state: State, now: Now) -> Optional[Planned]:
+    run = state.run
+    if run is None or run.conclude_at is None or not (run.emptied or now.steady >= run.conclude_at):
+        return None
+    return state._replace(run=run._replace(conclude_at=None)), (actions.Conclude(),)
 
 
-def _save_report(state: State, _now: Now) -> Actions:
+def _flush_progress(state: State, _now: Now) -> Optional[Planned]:
+    return (state._replace(unflushed=False), (actions.FlushProgress(),)) if state.unflushed else None
+
+
+def _save_report(state: State, _now: Now) -> Optional[Planned]:
     report = state.report
     if report is None or report.state == "Waiting" or (state.saved is not None and state.saved.report == report):
-        return ()
-    return (actions.SaveReport(report, False),)
+        return None
+    return state._replace(saved=SavedReport(report, False)), (actions.SaveReport(report, False),)
 
 
-def _publish_report(state: State, _now: Now) -> Actions:
-    return () if state.report is None or state.report == state.published else (actions.PublishReport(state.report),)
+def _publish_report(state: State, _now: Now) -> Optional[Planned]:
+    return None if state.report is None or state.report == state.published else _publish(state, state.report)
 
 
-def _adopt(state: State, now: Now) -> Actions:
-    if not continuing.continues_here(state) or state.assignment is None or state.node_rank is None:
-        return ()
-    report = changes.current_report(state, now)._replace(attempt=state.assignment.attempt)
-    return (actions.Adopt(report, state.assignment, state.node_rank),)
+def _publish(state: State, report: Report) -> Planned:
+    return _reported(state, report)._replace(published=report), (actions.PublishReport(report),)
 
 
-def _regroup(state: State, _now: Now) -> Actions:
-    return () if state.regrouping is None else (actions.Regroup(*state.regrouping),)
+def _reported(state: State, report: Report) -> State:
+    newer = state.report is not None and report.attempt > state.report.attempt
+    return state._replace(previous=state.report if newer else state.previous, report=report)
 
 
-def _end_ranks(state: State, now: Now) -> Actions:
+def _adopt(state: State, now: Now) -> Optional[Planned]:
+    assignment, node_rank = state.assignment, state.node_rank
+    if node_rank is None or not continuing.continues_here(state):
+        return None
+    report = changes.current_report(state, now)._replace(attempt=assignment.attempt)
+    return continuing.adopt(state, assignment, node_rank, report, now), (actions.Adopt(report, assignment),)
+
+
+def _regroup(state: State, _now: Now) -> Optional[Planned]:
+    return None if state.regrouping is None else (state._replace(regrouping=None), (state.regrouping,))
+
+
+def _end_ranks(state: State, now: Now) -> Optional[Planned]:
     run = state.run
     if run is None:
-        return ()
+        return None
     if run.terminate_at is not None and now.steady >= run.terminate_at:
         # torchrun would wait up to 30 s for its ranks. Once it is killed, they become the agent's own children.
         planned = run.grace if run.grace >= ranks.PLANNED_GRACE else 0.0
@@ -132,64 +127,98 @@ def _end_ranks(state: State, now: Now) -> Actions:
         kill = run.wraps_ranks and not needed and run.launcher_ending is None
         # Until a rank has announced itself, only the launcher is known.
         launcher = (run.launcher,) if run.launcher else ()
-        return (actions.Terminate(tuple(run.living) or launcher, run.launcher if kill else 0, planned),)
-    if run.late:
-        return (actions.Terminate(run.late),)
-    if ranks.kill_due(run, now.steady):
-        return (actions.FindSavingRanks(),)
-    return (actions.Sweep(),) if ranks.sweep_due(run, now.steady) else ()
+        terminate = actions.Terminate(tuple(run.living) or launcher, run.launcher if kill else 0, planned)
+    elif run.late:
+        terminate = actions.Terminate(run.late)
+    elif run.sweeping:
+        return None
+    elif run.kill_at <= now.steady < run.last_kill_at:
+        return state, (actions.FindSavingRanks(),)
+    elif now.steady >= run.last_kill_at or (run.done and not (run.living and run.terminated)):
+        return state._replace(run=run._replace(sweeping=True)), (actions.Sweep(),)
+    else:
+        return None
+    state = state._replace(run=ranks.terminated(run, now.steady, state.settings.grace_seconds))
+    return continuing.refreshed(state, now), (terminate,)
 
 
-def _warm_up(state: State, _now: Now) -> Actions:
+def _warm_up(state: State, _now: Now) -> Optional[Planned]:
     warm, assignment = state.warm, state.applied
     if not state.settings.warm_start or state.terminating or state.environ is None:
-        return ()
-    if assignment is None or assignment.state != "Run" or _lacks_code(state, assignment):
-        return ()
+        return None
+    if assignment.state != "Run" or _lacks_code(state, assignment):
+        return None
     if warm.runs or warm.hopeless or warm.failures >= MAX_WARM_FAILURES or warm.lacking >= assignment.attempt:
-        return ()
+        return None
     if state.run is not None and (state.report is None or state.report.state != "Running"):
         # Cold-starting ranks need the processors for themselves.
-        return ()
+        return None
     if state.run is not None and warm.lacking:
         # The previous attempt's ranks may still use the memory that the warm process lacked.
-        return ()
-    return (actions.WarmUp(state.environ),)
+        return None
+    return state._replace(warm=warm._replace(runs=True)), (actions.WarmUp(state.environ),)
 
 
-def _prepare(state: State, now: Now) -> Actions:
+def may_launch(state: State, now: Now) -> bool:
+    """Returns whether at most the setup line still delays the attempt's ranks."""
+    if continuing.is_absent(state):
+        # Joining ranks need no peers before they are ready.
+        return True
+    resolved_at = None if state.preparation is None else state.preparation.resolved_at
+    patient = resolved_at is None or now.steady < resolved_at + RESOLVED_SECONDS
+    return state.contact.master.reached or not patient
+
+
+def _prepare(state: State, now: Now) -> Optional[Planned]:
     preparation = state.preparation
     if preparation is None or state.setup_runs:
-        return ()
+        return None
     if _lacks_code(state, preparation.assignment):
-        return (actions.RefuseLaunch(state.code.problem),)
+        # The next attempt checks again.
+        report = changes.failure(state, now, "LaunchError", state.code.problem)
+        state = state._replace(preparation=None, code=state.code._replace(wanted="", problem=""))
+        return plan(changes.end(state, report, now), now)
     if state.environ is None:
-        return (actions.RunSetup(),)
+        return state._replace(setup_runs=True), (actions.RunSetup(),)
     if state.warm.ending or not may_launch(state, now):
-        return ()
-    return (actions.Launch(preparation.assignment, preparation.node_rank, state.environ),)
+        return None
+    launch = actions.Launch(preparation.assignment, preparation.node_rank, state.environ)
+    return state._replace(preparation=None), (launch,)
 
 
-def _start(state: State, now: Now) -> Actions:
+def _start(state: State, now: Now) -> Optional[Planned]:
     assignment, settings = state.assignment, state.settings
-    if assignment is None or state.terminating or state.run is not None or state.preparation is not None:
-        return ()
+    if state.terminating or state.run is not None or state.preparation is not None:
+        return None
     if assignment.attempt <= state.started:
-        return ()
+        return None
     report = Report(assignment.attempt, settings.worker, settings.pod_uid, "Waiting", settings.node, at=now.wall)
-    node_rank = assignment.node_rank(settings.worker, settings.pod_uid)
-    if node_rank is not None and state.wanted_attempt is not None:
-        if assignment.continues is not None and assignment.present(node_rank, settings.processes):
-            return (actions.Decline(_declined(state, report, assignment.continues)),)
-        if assignment.code is not None and assignment.code != state.code.wanted:
-            return (actions.FetchCode(assignment.code),)
-        if _lacks_code(state, assignment) and not state.code.problem:
-            # A worker without the code hasn't joined the attempt, so there is nothing to report yet.
-            return ()
-        return (actions.Begin(report._replace(state="Starting"), assignment, node_rank),)
-    if state.report is not None and state.report._replace(at=report.at) == report:
-        return ()
-    return (actions.PublishReport(report),)
+    node_rank = state.node_rank
+    if node_rank is None:
+        known = state.report is not None and state.report._replace(at=report.at) == report
+        return None if known else _publish(state, report)
+    if assignment.continues is not None and state.present:
+        # Nothing more is done: this worker's ranks have ended.
+        report = _declined(state, report, assignment.continues)
+        state = _reported(state, report)._replace(started=report.attempt, ended_at=now.steady, acknowledged=0)
+        return plan(state, now)
+    if assignment.code is not None and assignment.code != state.code.wanted:
+        code = CodeState(before=state.code.has or state.code.before, wanted=assignment.code)
+        return state._replace(code=code), (actions.FetchCode(assignment.code),)
+    if _lacks_code(state, assignment) and not state.code.problem:
+        # A worker without the code hasn't joined the attempt, so there is nothing to report yet.
+        return None
+    report = report._replace(state="Starting")
+    begun = _reported(state, report)._replace(
+        started=report.attempt,
+        preparation=Preparation(
+            assignment, node_rank, now.steady, now.steady if state.contact.master.resolved else None
+        ),
+        saved=SavedReport(report, False),
+        environment=None,
+        printed_environment="",
+    )
+    return begun, (actions.Begin(report, assignment),)
 
 
 def _declined(state: State, report: Report, continues: int) -> Report:
@@ -204,26 +233,22 @@ def _lacks_code(state: State, assignment: Assignment) -> bool:
     return assignment.code is not None and assignment.code != state.code.has
 
 
-def _leave(state: State, now: Now) -> Actions:
+def _leave(state: State, now: Now) -> Optional[Planned]:
     if state.run is not None:
-        return ()
+        return None
     report = state.report
+    if state.terminating and (report is None or not report.ended):
+        return state._replace(exit_code=EXIT_TERMINATED), (actions.HandOver(), actions.Exit())
+    if report is None:
+        return None
+    state = state._replace(exit_code=report.process_exit_code())
+    last = actions.WriteTerminationMessage(report), actions.Exit()
     if state.terminating:
-        if report is None or not report.ended:
-            return (actions.HandOver(), actions.Exit(EXIT_TERMINATED))
-        return (
-            actions.HandOver(),
-            actions.WriteTerminationMessage(report),
-            actions.Exit(report.process_exit_code()),
-        )
+        return state, (actions.HandOver(), *last)
     time = exit_at(state)
-    if report is None or time is None or now.steady < time:
-        return ()
-    return (
-        actions.SaveReport(report, True),
-        actions.WriteTerminationMessage(report),
-        actions.Exit(report.process_exit_code()),
-    )
+    if time is None or now.steady < time:
+        return None
+    return state._replace(saved=SavedReport(report, True)), (actions.SaveReport(report, True), *last)
 
 
 def exit_at(state: State) -> float | None:
@@ -238,7 +263,7 @@ def exit_at(state: State) -> float | None:
         return None
     if state.saved is not None and state.saved.exited:
         return None
-    if assignment is None or assignment.attempt > report.attempt:
+    if assignment is NO_ASSIGNMENT or assignment.attempt > report.attempt:
         return None
     held = assignment.state == "Hold"
     if state.acknowledged >= report.attempt:
@@ -254,10 +279,8 @@ def exit_at(state: State) -> float | None:
     return patient if state.contact.watched else min(patient, max(state.ended_at, state.new_leader_until))
 
 
-_STEPS: tuple[Callable[[State, Now], Actions], ...] = (
-    _kill_leftovers,
+_STEPS: tuple[Callable[[State, Now], Optional[Planned]], ...] = (
     _follow_assignment,
-    _introduce,
     _send,
     _examine,
     _conclude,
@@ -272,79 +295,3 @@ _STEPS: tuple[Callable[[State, Now], Actions], ...] = (
     _start,
     _leave,
 )
-
-
-def introduction(state: State) -> tuple[FollowerMessage, ...]:
-    """Returns the first messages to a newly joined leader."""
-    settings = state.settings
-    seen = 0 if state.assignment is None else state.assignment.attempt
-    reports = (Reported(report) for report in (state.previous, state.published) if report is not None)
-    rest = (
-        message for message in (state.warm.modules, state.environment, *reports, state.progress) if message is not None
-    )
-    return (Joined(settings.job_uid, settings.worker, settings.pod_uid, seen), *rest)
-
-
-# Changes by actions
-
-
-def _begun(state: State, action: actions.Begin, now: Now) -> State:
-    resolved_at = now.steady if state.contact.master.resolved else None
-    return _reported(state, action.report)._replace(
-        started=action.report.attempt,
-        preparation=Preparation(action.assignment, action.node_rank, now.steady, resolved_at),
-        saved=SavedReport(action.report, False),
-        environment=None,
-        printed_environment="",
-        outbox=(*state.outbox, actions.Hurry()),
-    )
-
-
-def _reported(state: State, report: Report) -> State:
-    if state.report is not None and report.attempt > state.report.attempt:
-        state = state._replace(previous=state.report)
-    return state._replace(report=report)
-
-
-def _declining(state: State, action: actions.Decline, now: Now) -> State:
-    state = _reported(state, action.report)
-    return state._replace(started=action.report.attempt, ended_at=now.steady, acknowledged=0)
-
-
-def _examined(state: State, _action: actions.Action, _now: Now) -> State:
-    return state.change_run(lambda run: run._replace(examinations=run.examinations[1:]))
-
-
-def _terminated(state: State, _action: actions.Action, now: Now) -> State:
-    state = state.change_run(lambda run: ranks.terminated(run, now.steady, state.settings.grace_seconds))
-    return continuing.refreshed(state, now)
-
-
-_DONE: dict[type, Callable[[State, Any, Now], State]] = {
-    actions.KillLeftovers: lambda state, _, __: state._replace(leftovers=False),
-    actions.ApplyAssignment: lambda state, action, _: state._replace(applied=action.assignment),
-    actions.Introduce: lambda state, _, __: state._replace(introducing=False),
-    actions.Begin: _begun,
-    actions.Adopt: continuing.adopt,
-    actions.Decline: _declining,
-    actions.Regroup: lambda state, _, __: state._replace(regrouping=None),
-    actions.FetchCode: lambda state, action, _: state._replace(
-        code=CodeState(before=state.code.has or state.code.before, wanted=action.digest)
-    ),
-    # The next attempt checks again.
-    actions.RefuseLaunch: lambda state, _, __: state._replace(
-        preparation=None, code=state.code._replace(wanted="", problem="")
-    ),
-    actions.RunSetup: lambda state, _, __: state._replace(setup_runs=True),
-    actions.WarmUp: lambda state, _, __: state._replace(warm=state.warm._replace(runs=True)),
-    actions.Launch: lambda state, _, __: state._replace(preparation=None),
-    actions.ExamineRank: _examined,
-    actions.ExamineLauncher: _examined,
-    actions.Terminate: _terminated,
-    actions.Sweep: lambda state, _, __: state.change_run(lambda run: run._replace(sweeping=True)),
-    actions.Conclude: lambda state, _, __: state.change_run(lambda run: run._replace(conclude_at=None)),
-    actions.FlushProgress: lambda state, _, __: state._replace(unflushed=False),
-    actions.SaveReport: lambda state, action, _: state._replace(saved=SavedReport(action.report, action.exited)),
-    actions.PublishReport: lambda state, action, _: _reported(state, action.report)._replace(published=action.report),
-    actions.Exit: lambda state, action, _: state._replace(exit_code=action.code),
-}

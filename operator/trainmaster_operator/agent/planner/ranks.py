@@ -10,12 +10,16 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from trainmaster_operator.agent.errors import NO_TORCH
+from trainmaster_operator.agent.planner.actions import ExamineLauncher, ExamineRank
 from trainmaster_operator.agent.planner.classification import broken_connection, classify, failed
-from trainmaster_operator.agent.planner.events import LauncherExamined, ProcessEnded, RankExamined, RankStarted
-from trainmaster_operator.agent.planner.state import Ending, Examination, Run
+from trainmaster_operator.agent.planner.state import Ending, Run
 from trainmaster_operator.wire.report import Report
+
+if TYPE_CHECKING:
+    from trainmaster_operator.agent.planner.events import LauncherExamined, ProcessEnded, RankExamined
 
 FAILURE_GRACE = 0.4
 """The seconds that ranks get to exit once another rank has failed. The rank at fault often closes its sockets before it
@@ -55,11 +59,6 @@ def leave(run: Run, now: float, grace: float) -> Run:
     return run._replace(terminate_at=now + later, grace=grace - later)
 
 
-def discard(run: Run, now: float) -> Run:
-    """Kill the ranks at once, because others continue without them."""
-    return run._replace(terminated=True, terminate_at=None, kill_at=now, last_kill_at=now)
-
-
 def terminated(run: Run, now: float, grace: float) -> Run:
     """Record that the ranks were sent SIGTERM. `grace`: the job's limit for them."""
     if not run.terminated:
@@ -72,19 +71,13 @@ def terminated(run: Run, now: float, grace: float) -> Run:
     return run._replace(terminate_at=None, late=())
 
 
-def rank_started(run: Run, event: RankStarted) -> Run:
-    """Record that a rank has announced itself. If the others were sent SIGTERM, this rank gets it too."""
-    late = (*run.late, event.pid) if run.terminated else run.late
-    return run._replace(ranks={**run.ranks, event.local_rank: event.pid}, late=late)
-
-
 def process_ended(run: Run, ended: Report | None, event: ProcessEnded) -> Run:
     """Record a process's end; the process may be an unrelated orphan. `ended`: this worker's end, if known."""
     ending = event.ending
     if run.launcher and ending is not None and event.pid == run.launcher and run.launcher_ending is None:
         run = run._replace(launcher_ending=ending)
         if run.wraps_ranks:
-            return run if _is_settled(run, ended, ending) else _examine(run, Examination(None, ending))
+            return run if _is_settled(run, ended, ending) else _examine(run, ExamineLauncher(ending))
     for local_rank, pid in run.ranks.items():
         if pid == event.pid and local_rank not in run.endings:
             return _rank_ended(run, ended, local_rank, ending, event.unseen)
@@ -113,7 +106,7 @@ def _rank_ended(run: Run, ended: Report | None, local_rank: int, ending: Ending 
         known = run.planned if ended is None else ended.culprit
         if known:
             return run
-    return _examine(run, Examination(local_rank, ending or Ending(1), was_ended))
+    return _examine(run, ExamineRank(local_rank, ending or Ending(1), was_ended))
 
 
 def _was_ended(run: Run, ended: Report | None, ending: Ending, unseen: frozenset[int]) -> bool:
@@ -136,11 +129,6 @@ def rank_examined(run: Run, report: Report, event: RankExamined) -> Report | Non
     return classify(report, ending, run.first_rank + event.local_rank, event.evidence, event.oom_kills)
 
 
-def grace_before_stop(run: Run, report: Report) -> float:
-    """Returns the seconds until SIGTERM after a rank's failure, in which others may reveal a better cause."""
-    return FAILURE_GRACE if run.living and not report.culprit else 0.0
-
-
 def launcher_examined(run: Run, ended: Report | None, report: Report, event: LauncherExamined) -> Run | Report:
     """Use the launcher's last lines. They name the failed rank, which is examined next, or are the cause themselves."""
     match = re.search(_TORCHRUN_FAILURE, event.evidence)
@@ -153,7 +141,7 @@ def launcher_examined(run: Run, ended: Report | None, report: Report, event: Lau
         ending = Ending(128 - code, -code) if code < 0 else Ending(code)
         run = run._replace(endings={**run.endings, local_rank: ending})
         was_ended = run.terminated and ending.signal in (None, signal.SIGTERM)
-        return _examine(run, Examination(local_rank, ending, was_ended))
+        return _examine(run, ExamineRank(local_rank, ending, was_ended))
     if settled:
         return run
     if not run.ranks and event.ending.signal is None and not broken_connection(event.evidence):
@@ -165,11 +153,6 @@ def launcher_examined(run: Run, ended: Report | None, report: Report, event: Lau
 def first_bad_ending(run: Run) -> Ending | None:
     """Returns the first end of a rank that wasn't an exit with 0, else the launcher's end."""
     return next((ending for ending in run.endings.values() if ending and ending.exit_code != 0), run.launcher_ending)
-
-
-def kill_due(run: Run, now: float) -> bool:
-    """Returns whether to check now which ranks are writing their state, or have written it."""
-    return not run.sweeping and run.kill_at <= now < run.last_kill_at
 
 
 def saving_ranks_found(run: Run, seconds: Mapping[int, float], now: float) -> Run:
@@ -205,14 +188,5 @@ def unspared(run: Run) -> tuple[int, ...]:
     )
 
 
-def sweep_due(run: Run, now: float) -> bool:
-    """Returns whether to kill the remaining processes: the grace is over, or the launcher or all ranks have ended."""
-    if run.sweeping:
-        return False
-    if now >= run.last_kill_at:
-        return True
-    return run.done and not (run.living and run.terminated)
-
-
-def _examine(run: Run, examination: Examination) -> Run:
+def _examine(run: Run, examination: ExamineRank | ExamineLauncher) -> Run:
     return run._replace(examinations=(*run.examinations, examination))

@@ -1,9 +1,9 @@
-"""The agent's state consists of frozen values; only `update.update` and `plan.done` replace them. Pure."""
+"""The agent's state consists of frozen values; only events and the steps of `plan` replace them. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple, Optional
+from typing import TYPE_CHECKING, NamedTuple, Optional, Union
 
 from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.assignment import Assignment
@@ -12,9 +12,11 @@ from trainmaster_operator.wire.report import Report
 from trainmaster_operator.wire.stream import ProgressLine, Recovery
 
 if TYPE_CHECKING:
-    from trainmaster_operator.agent.planner.actions import Action
+    from trainmaster_operator.agent.planner.actions import Action, ExamineLauncher, ExamineRank, Regroup
 
 NEVER = float("inf")
+NO_ASSIGNMENT = Assignment("", -1, (), None, (), 0, "Hold")
+"""It stands for the assignment until one has arrived."""
 
 
 class Now(NamedTuple):
@@ -70,25 +72,6 @@ class Preparation(NamedTuple):
     """When worker 0's name was first known."""
 
 
-class Examination(NamedTuple):
-    """Examination is a search for the cause of a rank's end, or of the launcher's if `local_rank` is None."""
-
-    local_rank: Optional[int]
-    ending: Ending
-    was_ended: bool = False
-
-
-class Regrouping(NamedTuple):
-    """Regrouping lists the changes of processes for a continued attempt, made once its report is published."""
-
-    assignment: Assignment
-    node_rank: int
-    killed: tuple[int, ...]
-    """Pids of absent ranks that still live; a stopped process's sockets close only when the process ends."""
-    restarted: tuple[int, ...]
-    """Local ranks to start again, so that they join."""
-
-
 class Run(NamedTuple):
     """Run describes the processes of an attempt. Times are on the monotonic clock."""
 
@@ -104,7 +87,7 @@ class Run(NamedTuple):
     endings: Mapping[int, Optional[Ending]] = {}
     """The ranks' ends, in order; None for a rank whose end only the launcher knows, because it reaped the rank."""
     launcher_ending: Optional[Ending] = None
-    examinations: tuple[Examination, ...] = ()
+    examinations: tuple[Union[ExamineRank, ExamineLauncher], ...] = ()
     terminate_at: Optional[float] = None
     """When the ranks are sent SIGTERM."""
     grace: float = 0.0
@@ -196,20 +179,41 @@ class Warm(NamedTuple):
     """Whether another warm process would fail too."""
 
 
+class Way(NamedTuple):
+    """Way contains the times of one recovery, in seconds since the epoch, because the ranks use that clock."""
+
+    attempt: int = -1
+    """The attempt that ended; -1 before the first fault."""
+    fault_at: float = 0.0
+    detected_at: float = 0.0
+    assigned_at: Optional[float] = None
+    stopped_at: Optional[float] = None
+    launched_at: Optional[float] = None
+
+    def assigned(self, attempt: int, at: float) -> Way:
+        return self._replace(assigned_at=at) if attempt > self.attempt and self.assigned_at is None else self
+
+    def stopped(self, attempt: int, at: float) -> Way:
+        return self._replace(stopped_at=at) if attempt == self.attempt else self
+
+    def launched(self, attempt: int, at: float) -> Way:
+        return self._replace(launched_at=at) if attempt > self.attempt and self.launched_at is None else self
+
+
 class State(NamedTuple):
     """State contains everything that influences the agent's next actions."""
 
     settings: AgentSettings
-    assignment: Optional[Assignment] = None
+    assignment: Assignment = NO_ASSIGNMENT
     """The newest assignment."""
-    applied: Optional[Assignment] = None
+    applied: Assignment = NO_ASSIGNMENT
     """The assignment that was applied to the leader's table and the follower last."""
     contact: LeaderContact = LeaderContact()
     started: int = 0
     """The newest attempt that was started here, in this life of the agent or an earlier one."""
     preparation: Optional[Preparation] = None
     run: Optional[Run] = None
-    regrouping: Optional[Regrouping] = None
+    regrouping: Optional[Regroup] = None
     environ: Optional[Mapping[str, str]] = None
     """The environment after the setup line, which runs once in an agent's life."""
     setup_runs: bool = False
@@ -227,7 +231,7 @@ class State(NamedTuple):
     """Whether the ranks' progress must be read once more."""
     progress: Optional[ProgressLine] = None
     """The newest line of progress."""
-    way: Optional[Way] = None
+    way: Way = Way()
     """The times from the last fault to the next attempt's first step."""
     environment: Optional[Environment] = None
     """The environment of the attempt's ranks, once it is known."""
@@ -244,9 +248,6 @@ class State(NamedTuple):
     new_leader_until: float = 0.0
     """The time until which a new leader is assumed to get an operator soon."""
 
-    leftovers: bool = False
-    """Whether processes of an earlier agent may still live."""
-    introducing: bool = False
     outbox: tuple[Action, ...] = ()
     """Actions to perform once, in this order, before all others."""
     terminating: bool = False
@@ -261,61 +262,24 @@ class State(NamedTuple):
         return report if report is not None and report.attempt == self.started and report.ended else None
 
     def change_run(self, change: Callable[[Run], Run]) -> State:
-        """Returns the state with its run changed, if there is one."""
         return self if self.run is None else self._replace(run=change(self.run))
-
-    @property
-    def can_hang(self) -> bool:
-        """Returns whether there are running ranks that aren't being stopped."""
-        run = self.run
-        return run is not None and bool(run.present) and not run.stopping and self.ended is None
 
     @property
     def node_rank(self) -> Optional[int]:
         """Returns this worker's NODE_RANK in the newest assignment; None if it has no ranks to run in it."""
         assignment, settings = self.assignment, self.settings
-        if assignment is None or assignment.state != "Run":
-            return None
-        return assignment.node_rank(settings.worker, settings.pod_uid)
+        return assignment.node_rank(settings.worker, settings.pod_uid) if assignment.state == "Run" else None
 
     @property
-    def wanted_attempt(self) -> Optional[int]:
-        """Returns the attempt whose ranks should run here."""
-        return None if self.node_rank is None or self.assignment is None else self.assignment.attempt
+    def present(self) -> tuple[int, ...]:
+        """Returns this worker's local ranks in the newest assignment's group; none if it has no ranks to run in it."""
+        node_rank = self.node_rank
+        return () if node_rank is None else self.assignment.present(node_rank, self.settings.processes)
 
 
-class Way(NamedTuple):
-    """Way contains the times of one recovery, in seconds since the epoch, because the ranks use that clock."""
-
-    attempt: int
-    """The attempt that ended."""
-    fault_at: float
-    detected_at: float
-    assigned_at: Optional[float] = None
-    stopped_at: Optional[float] = None
-    launched_at: Optional[float] = None
-
-    def assigned(self, attempt: int, at: float) -> Way:
-        """Returns the way after an attempt's assignment."""
-        return self._replace(assigned_at=at) if attempt > self.attempt and self.assigned_at is None else self
-
-    def stopped(self, attempt: int, at: float) -> Way:
-        """Returns the way after the last process of an attempt has ended."""
-        return self._replace(stopped_at=at) if attempt == self.attempt else self
-
-    def launched(self, attempt: int, at: float) -> Way:
-        """Returns the way after the start of an attempt's ranks."""
-        return self._replace(launched_at=at) if attempt > self.attempt and self.launched_at is None else self
-
-
-def begin(known: Optional[Way], attempt: int, detected_at: float, silent: float = 0.0) -> Way:
-    """Returns the way that begins at the first sign of an attempt's end. `silent`: a hung rank's seconds of silence."""
-    return known if known is not None and known.attempt == attempt else Way(attempt, detected_at - silent, detected_at)
-
-
-def measured(way: Optional[Way], line: ProgressLine, first_step_at: Optional[float]) -> Optional[Recovery]:
+def measured(way: Way, line: ProgressLine, first_step_at: Optional[float]) -> Optional[Recovery]:
     """Returns the finished phases of the way to an attempt; None if no fault led to it."""
-    if way is None or line.attempt != way.attempt + 1:
+    if way.attempt < 0 or line.attempt != way.attempt + 1:
         return None
     ranks = line.ranks.values()
     moments = (

@@ -115,7 +115,7 @@ class CodeFolder:
             refused = isinstance(error, RefusedArchive)
             reason = str(error) if refused else f"{type(error).__name__}: {str(error)[:200]}"
             event = CodeRefused(digest, f"the code of {self._settings.code_source} can't be unpacked: {reason}")
-        self._loop.call_from_thread(lambda: self._worked(digest, event))
+        self._loop.call_soon(lambda: self._worked(digest, event))
 
     def _changed_file(self, digest: str, seen: dict[str, tuple[int, ...]]) -> Optional[str]:
         """Returns the archive's file if this version of it is new."""

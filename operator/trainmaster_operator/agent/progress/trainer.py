@@ -17,9 +17,9 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Optional, Union
+from typing import Any, Optional
 
-from trainmaster_operator.agent.connection import Closed, PeerConnection, Readable
+from trainmaster_operator.agent.connection import PeerConnection
 from trainmaster_operator.agent.http import BadRequest, Head, Request, response
 from trainmaster_operator.agent.loop import READ, Loop
 from trainmaster_operator.agent.process.launcher import ADDRESS, PATH
@@ -81,17 +81,12 @@ class TrainerServer:
         if len(self._exchanges) >= MAX_CONNECTIONS:
             self._close(next(iter(self._exchanges)))
         number = next(self._numbers)
-        self._exchanges[number] = PeerConnection(self._loop, sock, number, self._happened), Request()
+        connection, request = self._exchanges[number] = PeerConnection(self._loop, sock), Request()
+        connection.on_data = lambda: self._read(connection, request)
+        connection.on_end = lambda: self._close(number)
         self._loop.call_later(REQUEST_SECONDS, lambda: self._close(number))
 
-    def _happened(self, event: Union[Readable, Closed]) -> None:
-        """Handle a connection's new data, or its end."""
-        if isinstance(event, Closed):
-            self._exchanges.pop(event.peer, None)
-            return
-        if event.peer not in self._exchanges:
-            return
-        connection, request = self._exchanges[event.peer]
+    def _read(self, connection: PeerConnection, request: Request) -> None:
         data = connection.read()
         if data is None:
             return

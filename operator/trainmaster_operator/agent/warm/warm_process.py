@@ -97,7 +97,7 @@ class WarmProcess:
         """Why there is no warm process; empty if there is one, or one is starting."""
         self.lacks_torch = False
         """Whether the reason is that torch is missing."""
-        loop.call_every(LOOK_SECONDS, self._look)
+        loop.call_later(LOOK_SECONDS, self._look)
 
     def start(self, environ: Mapping[str, str], own_variables: frozenset[str]) -> None:
         """Start the process in this environment, which lacks each rank's own variables."""
@@ -262,6 +262,7 @@ class WarmProcess:
 
     def _look(self) -> None:
         """End the process if the ranks run short of memory."""
+        self._loop.call_later(LOOK_SECONDS, self._look)
         free = None if self.was_killed or not self.pid else free_memory(self._settings.cgroup_root)
         if free is not None and free < SHORT_BYTES:
             self.reason = f"{free // _MEBIBYTE} MiB of memory were left beside the warm process, which was ended for it"

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from tests.signer import JOB_UID
+from tests.unit.agent.network.decisions import Decisions
 from trainmaster_operator.agent.network.follower import HURRIED_RETRY_SECONDS, RETRY_SECONDS, Follower
 from trainmaster_operator.agent.network.leader import PING_SECONDS, SILENCE_SECONDS
-from trainmaster_operator.agent.network.messages import CancelTry, Close, Deliver, FollowerAction, Send, Try
+from trainmaster_operator.agent.network.messages import Action, Close, Deliver, Send, Try
 from trainmaster_operator.agent.planner.events import LeaderJoined
-from trainmaster_operator.agent.planner.state import MasterContact
+from trainmaster_operator.agent.planner.state import MasterContact, Now
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.joining import Ack, Stalled
 
@@ -29,46 +30,42 @@ class Way:
     """A follower, and the tries that it has asked for."""
 
     def __init__(self, worker: int = 2, may_join: bool = True) -> None:
-        self.follower = Follower(worker, may_join, 0.0)
+        self.follower = Decisions(lambda do: Follower(worker, may_join, 0.0, do))
         self.now = 0.0
-        self.numbers: dict[str, int] = {}
         self.peers = 0
 
-    def see(self, actions: list[FollowerAction]) -> list[FollowerAction]:
-        self.numbers.update({action.host: action.number for action in actions if isinstance(action, Try)})
-        return actions
+    def assign(self, given: Assignment) -> list[Action]:
+        return self.follower.assign(given, self.now)
 
-    def assign(self, given: Assignment) -> list[FollowerAction]:
-        return self.see(self.follower.assign(given, self.now))
-
-    def answer(self, host: str, problem: str = "") -> list[FollowerAction]:
-        """A try's end: joined, unless there is a problem."""
+    def answer(self, host: str, problem: str = "") -> list[Action]:
+        """The present try's end: joined, unless there is a problem."""
+        assert self.follower._assignment.hosts[self.follower._trying] == host
         self.peers += not problem
         peer = None if problem else self.peers
-        actions = self.see(self.follower.tried(self.numbers[host], peer, True, problem, self.now))
+        actions = self.follower.tried(peer, True, problem, self.now)
         if not problem:
             assert not self.follower.send(Stalled(3)), "nothing is sent before the introduction"
             self.follower.introduce([])
         return actions
 
-    def say(self, **line: Any) -> list[FollowerAction]:
-        return self.see(self.follower.receive_line(self.peers, line, self.now))
+    def say(self, **line: Any) -> list[Action]:
+        return self.follower.receive_line(self.peers, line, Now(self.now, 0.0))
 
-    def tick(self, seconds: float) -> list[FollowerAction]:
-        actions: list[FollowerAction] = []
+    def tick(self, seconds: float) -> list[Action]:
+        actions: list[Action] = []
         until = self.now + seconds
         while self.follower.deadline <= until:
             self.now = self.follower.deadline
-            actions += self.see(self.follower.tick(self.now))
+            actions += self.follower.tick(self.now)
         self.now = until
         return actions
 
 
-def tried(actions: list[FollowerAction]) -> list[str]:
+def tried(actions: list[Action]) -> list[str]:
     return [action.host for action in actions if isinstance(action, Try)]
 
 
-def types(actions: list[FollowerAction]) -> list[str]:
+def types(actions: list[Action]) -> list[str]:
     return [
         json.loads(line)["type"] for action in actions if isinstance(action, Send) for line in action.data.splitlines()
     ]
@@ -130,7 +127,7 @@ def test_an_attempt_that_waits_for_the_first_host_hurries() -> None:
         way.answer("job-0", "refused")
         way.tick(way.follower.deadline - way.now)
     way.answer("job-0", "refused")
-    assert tried(way.see(way.follower.hurry(way.now))) == ["job-0"]
+    assert tried(way.follower.hurry(way.now)) == ["job-0"]
     way.answer("job-0", "refused")
     assert way.follower.deadline - way.now == pytest.approx(HURRIED_RETRY_SECONDS)
 
@@ -155,7 +152,7 @@ def test_a_connection_that_ends_is_joined_again() -> None:
     way.assign(assignment())
     way.answer("job-0")
     way.say(type="watched", value=False, uid="uid-0")
-    assert tried(way.see(way.follower.closed(1, 1.0))) == ["job-0"]
+    assert tried(way.follower.closed(1, 1.0)) == ["job-0"]
     assert list(map(repr, way.answer("job-0"))) == list(map(repr, [Deliver(LeaderJoined())]))
     assert way.follower.closed(1, 2.0) == [], "it is another one by now"
 
@@ -166,13 +163,13 @@ def test_a_leader_that_does_not_let_it_in_is_tried_again_ever_later() -> None:
     waits = []
     for _ in range(8):
         way.answer("job-0")
-        assert tried(way.see(way.follower.closed(way.peers, way.now))) == [] and way.follower.leader is None
+        assert tried(way.follower.closed(way.peers, way.now)) == [] and way.follower.leader is None
         waits.append(way.follower.deadline - way.now)
         assert tried(way.tick(waits[-1])) == ["job-0"]
     assert waits[:6] == pytest.approx(RETRY_SECONDS) and waits[7] <= RETRY_SECONDS[-1]
     way.answer("job-0")
     way.say(type="ping")
-    assert tried(way.see(way.follower.closed(way.peers, way.now))) == ["job-0"], "it was let in meanwhile"
+    assert tried(way.follower.closed(way.peers, way.now)) == ["job-0"], "it was let in meanwhile"
 
 
 def test_a_leader_that_does_not_answer_is_left_on_request() -> None:
@@ -180,7 +177,7 @@ def test_a_leader_that_does_not_answer_is_left_on_request() -> None:
     way.assign(assignment())
     assert way.follower.abandon(0.0) == [], "none is joined"
     way.answer("job-0")
-    assert [type(action) for action in way.see(way.follower.abandon(0.0))] == [Close, Try]
+    assert [type(action) for action in way.follower.abandon(0.0)] == [Close, Try]
 
 
 def test_what_the_leader_says_is_delivered_and_nonsense_passed_over() -> None:
@@ -206,9 +203,7 @@ def test_a_new_assignment_is_confirmed_and_the_leader_kept_while_it_is_the_first
 def test_tries_that_were_given_up_lead_nowhere() -> None:
     way = Way()
     way.assign(assignment())
-    number = way.numbers["job-0"]
-    assert repr(CancelTry()) in map(repr, way.assign(assignment(4, workers=(1, 2))))
-    assert way.follower.tried(number, 9, True, "", 0.0) == [Close(9)]
+    assert list(map(repr, way.assign(assignment(4, workers=(1, 2))))) == ["CancelTry()", "Try(host='job-1')"]
     assert (
         list(map(repr, way.answer("job-1"))) == list(map(repr, [Deliver(LeaderJoined())])) and way.follower.leader == 1
     )

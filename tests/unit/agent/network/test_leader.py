@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.signer import JOB_UID
+from tests.unit.agent.network.decisions import Decisions
+from trainmaster_operator.agent.connection import json_line
 from trainmaster_operator.agent.hang.stall import ANSWER_SECONDS
 from trainmaster_operator.agent.network import leader
 from trainmaster_operator.agent.network.leader import Leader
-from trainmaster_operator.agent.network.messages import Close, Deliver, LeaderAction, Send, SendToStreams
+from trainmaster_operator.agent.network.messages import Action, Close, Deliver, Send, SendToStreams
 from trainmaster_operator.agent.network.workers import (
     HELLO_SECONDS,
     MAX_ARRIVING,
@@ -41,6 +44,7 @@ from trainmaster_operator.wire.stream import EvidenceLine, OutputLine, ProgressL
 
 START = 1_000.0
 STREAM = 99
+SETTINGS: Any = SimpleNamespace(worker=0, pod_uid="uid-0", job_uid=JOB_UID, processes=1)
 
 
 def at(seconds: float) -> Now:
@@ -51,11 +55,11 @@ class Table:
     """A leader of worker 0 whose followers are workers with a peer of ten times their index."""
 
     def __init__(self, workers: int = 3, attempt: int = 3) -> None:
-        self.leader = Leader(0, "uid-0", JOB_UID, 1, START)
+        self.leader = Decisions(lambda do: Leader(SETTINGS, START, do))
         self.now = 0.0
         self.assign(workers, attempt)
 
-    def assign(self, workers: int, attempt: int, uids: bool = True, absent: tuple[int, ...] = ()) -> list[LeaderAction]:
+    def assign(self, workers: int, attempt: int, uids: bool = True, absent: tuple[int, ...] = ()) -> list[Action]:
         listed = range(workers)
         hosts = tuple(f"job-{worker}.job.ns.svc" for worker in listed)
         named = tuple(f"uid-{worker}" for worker in listed) if uids else None
@@ -64,28 +68,28 @@ class Table:
             assignment = assignment._replace(continues=1, absent=absent)
         return self.leader.assign(assignment)
 
-    def join(self, worker: int, /, **fields: Any) -> list[LeaderAction]:
+    def join(self, worker: int, /, **fields: Any) -> list[Action]:
         self.leader.arrive(worker * 10, at(self.now))
         hello = {"type": "hello", "job": JOB_UID, "worker": worker, "uid": f"uid-{worker}", "seen": 3, **fields}
         return self.say(worker * 10, hello)
 
-    def join_by(self, peer: int, uid: str) -> list[LeaderAction]:
+    def join_by(self, peer: int, uid: str) -> list[Action]:
         """A pod of worker 1 joins by a connection of this number."""
         self.leader.arrive(peer, at(self.now))
         return self.say(peer, {"type": "hello", "job": JOB_UID, "worker": 1, "uid": uid, "seen": 3})
 
-    def say(self, peer: int, line: dict[str, Any]) -> list[LeaderAction]:
+    def say(self, peer: int, line: dict[str, Any]) -> list[Action]:
         return self.leader.receive_line(peer, line, at(self.now))
 
-    def report(self, worker: int, state: str, **fields: Any) -> list[LeaderAction]:
+    def report(self, worker: int, state: str, **fields: Any) -> list[Action]:
         report = failed(worker, state=state, **fields)
         if worker == 0:
             return self.leader.receive(Reported(report), at(self.now))
         return self.say(worker * 10, Reported(report).to_wire())
 
-    def tick(self, seconds: float) -> list[LeaderAction]:
+    def tick(self, seconds: float) -> list[Action]:
         """Let time pass, and do what is due on the way."""
-        actions: list[LeaderAction] = []
+        actions: list[Action] = []
         until = self.now + seconds
         while self.leader.deadline <= START + until:
             self.now = self.leader.deadline - START
@@ -106,20 +110,20 @@ def lines(data: bytes) -> list[dict[str, Any]]:
     return [json.loads(line) for line in data.splitlines()]
 
 
-def sent(actions: list[LeaderAction], kind: type[Send] | type[SendToStreams] = Send) -> dict[str, tuple[int, ...]]:
+def sent(actions: list[Action], kind: type[Send] | type[SendToStreams] = Send) -> dict[str, tuple[int, ...]]:
     """To which peers each type of line went."""
     return {line["type"]: action.peers for action in actions if isinstance(action, kind) for line in lines(action.data)}
 
 
-def delivered(actions: list[LeaderAction]) -> list[Any]:
+def delivered(actions: list[Action]) -> list[Any]:
     return [action.message for action in actions if isinstance(action, Deliver)]
 
 
-def closed(actions: list[LeaderAction]) -> list[int]:
+def closed(actions: list[Action]) -> list[int]:
     return [action.peer for action in actions if isinstance(action, Close)]
 
 
-def stops(actions: list[LeaderAction]) -> set[float]:
+def stops(actions: list[Action]) -> set[float]:
     """After how many seconds anybody is to stop."""
     sent_lines = (line for action in actions if isinstance(action, Send) for line in lines(action.data))
     sent_stops = {line["afterSeconds"] for line in sent_lines if line["type"] == "stop"}
@@ -202,7 +206,7 @@ def test_a_worker_that_does_not_lead_stops_nothing_by_its_own_table() -> None:
     table.join(2)
     table.leader.watch(STREAM, at(0))
     table.report(2, "Starting")
-    assert stops(table.leader.record(failed(1))) == set()
+    assert stops(table.leader.receive(Reported(failed(1)), at(0), leads=False)) == set()
     own = Reported(failed(0, able=True))
     assert stops(table.leader.receive(own, at(0), leads=False)) == set()
 
@@ -503,29 +507,35 @@ def test_a_worker_that_lives_or_had_come_further_is_not_lost() -> None:
 # What is kept
 
 
+def kept_line(worker: int, attempt: int, rank: int, text: str) -> EvidenceLine:
+    return EvidenceLine(attempt, worker, {rank: RankState(text=text)})
+
+
 def test_what_is_kept_of_workers_lines_has_a_bound() -> None:
-    kept = KeptLines(100)
+    line, longer = (kept_line(1, 3, 0, letter * size) for letter, size in (("x", 40), ("y", 300)))
+    size, longer_size = (len(json_line(each.to_wire())) for each in (line, longer))
+    kept = KeptLines(2 * size + longer_size - size - 1)
     for worker in range(10):
-        kept.keep(worker, 3, 0, b"x" * 40)
-    assert kept.all() == [b"x" * 40] * 2
-    kept.keep(1, 3, 0, b"y" * 61)
-    assert kept.all() == [b"x" * 40], "neither the new one, which doesn't fit, nor the older one"
-    kept.keep(1, 4, 0, b"y" * 60)
+        kept.keep(line._replace(worker=worker))
+    fitting = kept.all()
+    assert len(fitting) == (size + longer_size - 1) // size
+    kept.keep(longer)
+    assert kept.all() == [fitting[0], *fitting[2:]], "neither the new one, which doesn't fit, nor the older one"
+    data = kept.keep(line._replace(attempt=4))
     kept.forget(lambda worker, attempt: attempt >= 4)
-    assert kept.all() == [b"y" * 60]
+    assert kept.all() == [data]
 
 
 def test_a_worker_with_many_ranks_has_several_lines_kept_and_no_more_than_it_can_need() -> None:
-    kept = KeptLines(1_000)
-    for part in range(MAX_PARTS):
-        kept.keep(1, 3, part, b"a%d" % part)
-    kept.keep(1, 3, 0, b"new")
-    assert sorted(kept.all()) == sorted([b"new", *(b"a%d" % part for part in range(1, MAX_PARTS))])
+    kept = KeptLines(100_000)
+    first = [kept.keep(kept_line(1, 3, part, "a")) for part in range(MAX_PARTS)]
+    new = kept.keep(kept_line(1, 3, 0, "new"))
+    assert sorted(kept.all()) == sorted([new, *first[1:]])
     for part in range(1_000):
-        kept.keep(1, 3, 5_000 + part, b"b%d" % part)
+        kept.keep(kept_line(1, 3, 5_000 + part, "b"))
     assert len(kept.all()) == MAX_PARTS
-    kept.keep(1, 4, 0, b"next")
-    assert kept.all() == [b"next"], "those of the attempt before are gone with its first one"
+    following = kept.keep(kept_line(1, 4, 0, "next"))
+    assert kept.all() == [following], "those of the attempt before are gone with its first one"
 
 
 # Environments
@@ -571,7 +581,7 @@ def output(worker: int, *lines: str) -> OutputLine:
     return OutputLine(3, worker, f"uid-{worker}", lines, tuple(range(len(lines))))
 
 
-def outputs(actions: list[LeaderAction], to: int) -> list[dict[str, Any]]:
+def outputs(actions: list[Action], to: int) -> list[dict[str, Any]]:
     """The lines of output that a follower, or an operator, is sent."""
     found = [action.data for action in actions if isinstance(action, (Send, SendToStreams)) and to in action.peers]
     lines = [json.loads(line) for data in found for line in data.splitlines()]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.signer import JOB_UID
 from trainmaster_operator.agent.network.leader import MAX_STREAMS
-from trainmaster_operator.agent.network.messages import Close, LeaderAction, Send, SendToStreams
+from trainmaster_operator.agent.network.messages import Action, Close, Send, SendToStreams
 from trainmaster_operator.agent.network.workers import KEPT_ATTEMPTS
 from trainmaster_operator.agent.planner.ranks import CONTINUE_SECONDS
 from trainmaster_operator.wire.joining import Reported, Stalled
@@ -122,7 +122,7 @@ class History:
         self.streams.append(stream)
         self.perform(self.table.leader.watch(stream, at(self.table.now)))
 
-    def perform(self, actions: list[LeaderAction]) -> None:
+    def perform(self, actions: list[Action]) -> None:
         for action in actions:
             if isinstance(action, Send):
                 assert action.peers and set(action.peers) <= self.peers.keys()

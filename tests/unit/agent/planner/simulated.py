@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 from tests.signer import GOOD, environment
 from trainmaster_operator.agent.planner import actions, events
-from trainmaster_operator.agent.planner.plan import done, plan, wake_at
+from trainmaster_operator.agent.planner.events import initial, update
+from trainmaster_operator.agent.planner.plan import plan, wake_at
 from trainmaster_operator.agent.planner.state import Ending, LeaderContact, MasterContact, Now, SavedReport, State
-from trainmaster_operator.agent.planner.update import initial, update
 from trainmaster_operator.agent.settings import read_settings
 from trainmaster_operator.wire.assignment import Assignment
 
@@ -128,13 +128,12 @@ class Agent:
                     raise Crash
             self.performed.append(action)
             result = self._perform(action)
-            self.state = done(self.state, action, self._now())
             if result is not None:
                 self.state = update(self.state, result, self._now())
 
     def _planned(self) -> Iterator[actions.Action]:
         for _ in range(MOST_ACTIONS):
-            planned = plan(self.state, self._now())
+            self.state, planned = plan(self.state, self._now())
             if not planned:
                 return
             yield from planned
@@ -149,8 +148,6 @@ class Agent:
             self.saved = SavedReport(action.report, action.exited)
         elif isinstance(action, actions.ApplyAssignment):
             return events.LeaderContactChanged(self.contact)
-        elif isinstance(action, actions.RefuseLaunch):
-            return events.LaunchFailed(action.error)
         elif isinstance(action, actions.Launch):
             if self.launching_fails:
                 return events.LaunchFailed("command not found: 'x' is in no folder of PATH")

@@ -6,8 +6,8 @@ import pytest
 
 from tests.signer import JOB_UID
 from trainmaster_operator.agent.planner import actions, events
+from trainmaster_operator.agent.planner.plan import RESOLVED_SECONDS
 from trainmaster_operator.agent.planner.state import Ending, LeaderContact, MasterContact, SavedReport
-from trainmaster_operator.agent.planner.update import RESOLVED_SECONDS
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.joining import Collect, Environment, Hung, Joined, Mismatch, Reported, Stop
 from trainmaster_operator.wire.ranks import RankProgress
@@ -33,7 +33,6 @@ def test_an_attempt_is_saved_before_it_is_published_and_published_before_it_runs
     assert Agent().run().names == [
         "ApplyAssignment",
         "Begin",
-        "Hurry",
         "PublishReport",
         "Launch",
         "DescribeEnvironment",

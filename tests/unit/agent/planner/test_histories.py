@@ -290,7 +290,7 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def the_plan_is_carried_out(self) -> None:
-        assert plan(self.agent.state, self.agent._now()) == ()
+        assert plan(self.agent.state, self.agent._now()) == (self.agent.state, ())
 
     @invariant()
     def every_end_is_saved_and_published_or_made_by_exiting(self) -> None:

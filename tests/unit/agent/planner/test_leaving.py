@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from trainmaster_operator.agent.planner import actions, events
+from trainmaster_operator.agent.planner.events import NEW_LEADER_SECONDS
 from trainmaster_operator.agent.planner.plan import FORGOTTEN_SECONDS, PATIENCE_SECONDS, exit_at
-from trainmaster_operator.agent.planner.state import Ending, LeaderContact, SavedReport, State
-from trainmaster_operator.agent.planner.update import NEW_LEADER_SECONDS
+from trainmaster_operator.agent.planner.state import NO_ASSIGNMENT, Ending, LeaderContact, SavedReport, State
 from trainmaster_operator.wire.joining import Ack
 from trainmaster_operator.wire.report import Report
 
@@ -55,7 +55,7 @@ def ended(report: Report, **changes: Any) -> State:
         pytest.param(ended(FINISHED, acknowledged=ATTEMPT, assignment=HOLD), None, id="acknowledged and held"),
         pytest.param(ended(FINISHED, acknowledged=ATTEMPT - 1), 0.0, id="only the attempt before was acknowledged"),
         pytest.param(ended(FINISHED, assignment=assignment(ATTEMPT + 1)), None, id="a newer attempt is known"),
-        pytest.param(ended(FINISHED, assignment=None), None, id="no assignment is known"),
+        pytest.param(ended(FINISHED, assignment=NO_ASSIGNMENT), None, id="no assignment is known"),
         pytest.param(ended(FINISHED, saved=SavedReport(FINISHED, True)), None, id="it was made by exiting before"),
         pytest.param(ended(FINISHED._replace(state="Stopped")), None, id="who was stopped has nothing to report"),
         pytest.param(ended(FINISHED._replace(state="Running")), None, id="it runs"),

@@ -1,0 +1,27 @@
+"""A leader or a follower whose methods return the actions that they requested."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from trainmaster_operator.agent.network.messages import Action
+
+
+class Decisions:
+    """Decisions passes everything to what `make` makes of a place for actions."""
+
+    def __init__(self, make: Callable[[Callable[[Action], None]], Any]) -> None:
+        self._actions: list[Action] = []
+        self._made = make(self._actions.append)
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._made, name)
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            result = value(*arguments, **named)
+            actions = self._actions[:]
+            self._actions.clear()
+            return actions if result is None else result
+
+        return call if callable(value) else value
