@@ -1,4 +1,4 @@
-"""What keeping a state costs, and what it does while the device is stuck, in one process on a real device."""
+"""Keeping a state has a bounded cost, and works while the device is stuck; one process tests it on a real device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trainloop.recovery.slots import Buffers
 from trainloop.recovery.tensors import OptimizerState
 
 PLACE = Place("job", 1, 0, 1, 1)
-#: Cycles of a kernel that runs for two to four seconds.
+#: The number of cycles of a kernel that runs for two to four seconds.
 LONG = 4_000_000_000
 
 

@@ -1,4 +1,4 @@
-"""An exec plugin gives credentials, or one sentence says why it didn't; nothing goes on as nobody."""
+"""An exec plugin gives credentials, or one sentence says why it didn't; no request is sent without them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def kubeconfig(folder: Path, *, command: str = "get-token", **fields: Any) -> st
 
 @pytest.fixture
 def get_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The plugin, on the PATH: a script that a test writes."""
+    """Makes the plugin on the PATH: a script that a test writes."""
     folder = tmp_path / "bin"
     folder.mkdir()
     path = folder / "get-token"
@@ -142,7 +142,7 @@ def test_a_plugin_that_hangs_is_ended_with_what_it_started(
 
 
 def wait_for_end(pid: int) -> None:
-    """A process that was killed takes a moment to end; one that wasn't never does."""
+    """A killed process takes a moment to end; one that wasn't killed never does."""
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         try:

@@ -1,4 +1,4 @@
-"""Agents' ports that play a job's leader, and a store that watches them."""
+"""Agents' ports play a job's leader, and a store watches them."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class FakeLeader:
 
 @asynccontextmanager
 async def serving(*leaders: FakeLeader) -> AsyncIterator[int]:
-    """Leads on 127.0.0.1, 127.0.0.2, ... at one port, as pods have it."""
+    """Serves leaders on 127.0.0.1, 127.0.0.2, ... at one port, as pods do."""
     runners, port = [], 0
     for number, leader in enumerate(leaders, 1):
         app = web.Application()
