@@ -1,4 +1,4 @@
-"""Two workers that ask for one GPU each wait on a machine with one, and train once there is a second."""
+"""Two workers that request one GPU each wait on a machine with one, and train once there is a second."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def operator(cluster: Cluster, pods_run: None, tmp_path: Path) -> Iterator[Opera
 
 @pytest.fixture
 def machines(cluster: Cluster) -> Iterator[list[NodeConfig]]:
-    """Nodes to add for this test alone, with one GPU each."""
+    """Returns a function that adds nodes for this test alone, with one GPU each."""
     yield [
         NodeConfig(
             name=f"{cluster.namespace}-{device}",
