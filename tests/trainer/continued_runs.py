@@ -309,8 +309,8 @@ class FaultyTrainer(ContinuedTrainer):
 
 
 class LaggingTrainer(FaultyTrainer):
-    """Goes back as if the device had left out the last steps that the host queued: two steps on rank 0, one on other
-    ranks. So rank 0 is given the state.
+    """Goes back as if the device had left out the last steps that the host queued: two steps on rank 0, one step on the
+    others. So rank 0 is given the state.
     """
 
     def __init__(self, *arguments: Any) -> None:

@@ -88,8 +88,8 @@ def _plainly(weights: dict[str, torch.Tensor], samples: list[Any]) -> dict[str, 
     ("ranks", "strategy", "samples"), [(1, "ddp", None), (2, "ddp", 11), (2, "fsdp", None), (4, "ddp", None)]
 )
 def test_auc_and_f1_are_those_of_one_process(ranks: int, strategy: str, samples: int | None) -> None:
-    """Each rank's passes have 3 samples, of 20 or 11. With two ranks the last pass has 2 or 5 samples. With four it has
-    8; if 11 samples are cut, one rank has no spare sample and another has none at all.
+    """Each rank's passes have 3 samples, of 20 or 11 in all, so the last pass is short: with two ranks it has 2 or 5
+    samples, with four 8 or 11, and a rank may have none.
     """
     task = {"name": "tests.trainer.test_evaluation:Scores"}
     evaluation = {"batch": 3, "samples": samples}

@@ -43,7 +43,7 @@ def _steps(settings: Config, folder: Path) -> list[dict[str, Any]]:
             task.seen.clear()
 
         def compare(trainer: Trainer) -> None:
-            trainer.progress.enter("train")  # because a step writes at most twice a second
+            trainer.progress.enter("train")  # always writes; a step writes at most twice a second
             model = task.model().to(task.dtype)
             samples = trainer.state.position - int(before.pop("position"))
             model.load_state_dict(before)

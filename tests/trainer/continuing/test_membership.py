@@ -460,7 +460,7 @@ def _next(ranks: Ranks, chance: random.Random) -> None:
 
 
 def test_states_that_have_grown_old_in_incomplete_units_are_none_together() -> None:
-    """Each unit has lost another rank, so the ranks that are left hold a whole state between them."""
+    """Each unit has lost a different rank, so the ranks that are left hold a whole state between them."""
     ranks = Ranks()
     ranks.begin((6, 2))
     ranks.all_but_some_go_on(set(), 9, False)

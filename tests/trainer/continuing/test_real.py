@@ -154,8 +154,8 @@ def test_nobody_waits_for_a_message_that_is_half_sent_and_its_group_is_kept() ->
 
 
 def _beside() -> bool:
-    """Ends groups while a server of this process has a connection from a port, on another address, that gloo
-    uses here.
+    """Ends groups while this process also has a connection to a server at another address, on the port number that gloo
+    uses.
     """
     import torch
     import torch.distributed as dist
