@@ -19,8 +19,8 @@ from typing import Any
 
 from bench.clusters import table
 
-#: Prints each gap between two steps that is longer than a tenth of a second, and the process id by
-#: which a rank is killed or stopped.
+#: Prints each gap between two steps that is longer than a tenth of a second. The printed process id serves to kill or
+#: stop the rank.
 SCRIPT = """
 import os, time
 import torch

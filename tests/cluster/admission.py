@@ -85,7 +85,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Operator:
-    """A client that holds the operator's token. `team` is a namespace with a job, `home` is the operator's own."""
+    """Sends requests with the operator's token. `team` is a namespace with a job, `home` is the operator's own."""
 
     team: Cluster
     home: str

@@ -29,7 +29,7 @@ ENDED = ("Finished", "Failed", "Stopped")
 
 @dataclass(frozen=True)
 class Fail:
-    """The failure of a rank, after `after` seconds of training."""
+    """Makes a rank fail after `after` seconds of training."""
 
     attempt: int
     worker: int
@@ -40,7 +40,8 @@ class Fail:
 
 @dataclass(frozen=True)
 class Script:
-    """The behaviour of a job's ranks: they train for `seconds` (in the first attempt: `first_seconds`), or fail before.
+    """Describes what a job's ranks do: they train for `seconds` (in the first attempt: `first_seconds`), or fail
+    before.
 
     If `able`, they can continue in a continued attempt, which trains for `seconds` once more.
     """
@@ -53,7 +54,7 @@ class Script:
 
 @dataclass
 class Run:
-    """A rank's part in an attempt, on the monotonic clock."""
+    """Records a rank's part in an attempt, on the monotonic clock."""
 
     job: str
     attempt: int
@@ -70,7 +71,7 @@ class Run:
 
 @dataclass
 class Timings:
-    """Seconds, as in docs/protocol.md, "The sure way"; tests without streams shorten them."""
+    """Holds the agents' times (seconds), as in docs/protocol.md, "The sure way"; tests without streams shorten them."""
 
     unacknowledged: float = 3.0
     bystander: float = 3.0
@@ -95,7 +96,7 @@ def settings_of(variables: Mapping[str, dict[str, Any]], secret: Callable[[str, 
 
 
 class Agent:
-    """The agent of one container."""
+    """Fakes the agent of one container."""
 
     def __init__(self, home: FakedWorkers, pod: dict[str, Any], runtime: FakeRuntime, container: Container) -> None:
         self.home, self.runtime, self.container = home, runtime, container

@@ -33,7 +33,7 @@ WRITES = ("create", "update", "patch", "delete", "deletecollection")
 
 @dataclass
 class FakedCluster:
-    """One embedded cluster on a thread, its faked workers, and the operators that were started here."""
+    """Runs one embedded cluster on a thread, with faked workers and the operators that are started here."""
 
     threaded: ThreadedCluster
     workers: FakedWorkers

@@ -40,7 +40,7 @@ PING_SECONDS = 5.0
 
 @dataclass
 class FakedWorkers:
-    """The faked workers, as the module describes them; they live in the cluster's event loop."""
+    """Fakes workers as the module describes; it lives in the cluster's event loop."""
 
     cluster: LocalCluster
     script: dict[str, Script] = field(default_factory=dict)

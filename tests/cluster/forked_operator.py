@@ -62,7 +62,7 @@ class _Disorder:
 
 
 class ForkedOperator:
-    """An operator's process; `kill` is SIGKILL."""
+    """Runs an operator's process; `kill` is SIGKILL."""
 
     def __init__(self, settings: OperatorSettings, log: Path, disorder: int | None = None) -> None:
         """If `disorder` is set, it is a seed: events then come twice, late, in another order, or never."""

@@ -24,7 +24,7 @@ POD_GROUP = {"minMember": WHOLE, "minResources": QUANTITIES, "queue": STRING, "p
 
 
 def definition(group: str, version: str, kind: str, spec: dict[str, Any], **schema: Any) -> dict[str, Any]:
-    """A CustomResourceDefinition with a status subresource."""
+    """Returns a CustomResourceDefinition with a status subresource."""
     plural = f"{kind.lower()}s"
     properties = {"spec": {"type": "object", "properties": spec}, "status": schema.get("status", ANYTHING)}
     return {

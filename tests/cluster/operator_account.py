@@ -40,7 +40,7 @@ _ACCOUNT = "trainmaster"
 
 @dataclass(frozen=True)
 class _Account:
-    """The objects made in a cluster, and a token of the account."""
+    """Holds the objects made in a cluster, and a token of the account."""
 
     objects: list[dict[str, Any]]
     token: str

@@ -24,7 +24,7 @@ _installed: dict[str, tuple[str, int]] = {}
 
 @dataclass
 class OperatorProcess:
-    """An operator that can be started, stopped with SIGTERM, or killed; its log is in `log`."""
+    """Runs an operator that can be started, stopped with SIGTERM, or killed; its log is in `log`."""
 
     cluster: Cluster
     log: Path

@@ -81,7 +81,7 @@ def train(faults: int = 1, first: str = "", together: str = "") -> str:
 
 
 class Start(NamedTuple):
-    """A rank's description of itself when it starts."""
+    """Holds what a rank prints about itself when it starts."""
 
     rank: int
     world: int
@@ -92,7 +92,7 @@ class Start(NamedTuple):
 
 @dataclass
 class Scenario:
-    """A job by name, as a person sees it with kubectl, and ways to act on its processes."""
+    """Shows a job by name, as a person sees it with kubectl, and acts on its processes."""
 
     cluster: Cluster
     client: JobClient
@@ -218,7 +218,7 @@ class Scenario:
 
 @dataclass
 class Stage:
-    """The operator and the two namespaces that it serves; in `other`, tests set quotas and the like."""
+    """Holds the operator and the two namespaces that it serves; in `other`, tests set quotas and the like."""
 
     main: Cluster
     other: Cluster

@@ -34,7 +34,7 @@ from trainmaster_operator.rendering import Manifest, Placement, first_assignment
 
 @dataclass
 class Writing:
-    """The operator's view of a job that it has just seen."""
+    """Holds an operator's view of a job that it has just seen."""
 
     cluster: KubernetesCluster
     store: Store

@@ -105,7 +105,7 @@ def operator(cluster: Cluster, pods_run: None, tmp_path: Path) -> Iterator[Opera
 
 
 class Following:
-    """`kubectl dtj` in the background, with its output so far."""
+    """Runs `kubectl dtj` in the background, and collects its output."""
 
     def __init__(self, cluster: Cluster, folder: Path, *arguments: str) -> None:
         self.output, self.errors = folder / "stdout", folder / "stderr"

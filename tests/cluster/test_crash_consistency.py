@@ -63,7 +63,7 @@ SECONDS = 150.0
 
 @dataclass
 class Case:
-    """One job that runs with one write disturbed. The cluster's thread counts, the test's thread waits."""
+    """Runs one job with one write disturbed. The cluster's thread counts, the test's thread waits."""
 
     scenario: str
     namespace: str
@@ -80,7 +80,7 @@ class Case:
 
 @dataclass
 class Disturber:
-    """The API server's hook, which records each case's writes, and strikes."""
+    """Records each case's writes as a hook of the API server, and strikes."""
 
     cluster: FakedCluster
     cases: dict[str, Case] = field(default_factory=dict)
@@ -110,7 +110,7 @@ class Disturber:
         self.killed.set()
 
     def look(self) -> None:
-        """From the test's thread: restart a dead operator, and delete the pods that are due."""
+        """Restart a dead operator, and delete the pods that are due. The test's thread calls this."""
         if self.killed.is_set():
             self.killed.clear()
             self.cluster.operators.clear()

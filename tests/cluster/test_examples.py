@@ -40,7 +40,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 @dataclass
 class Room:
-    """A namespace with an operator."""
+    """Holds a namespace with an operator."""
 
     cluster: Cluster
     folder: Path

@@ -77,7 +77,7 @@ COLD = {"warmStart": {"enabled": False}}
 
 @dataclass(frozen=True)
 class Watched:
-    """Prometheus' HTTP API, and the namespace of the jobs."""
+    """Asks Prometheus over its HTTP API; `cluster` is the namespace of the jobs."""
 
     cluster: Cluster
     url: str

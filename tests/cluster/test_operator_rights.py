@@ -37,7 +37,7 @@ def hash_of(cluster: Cluster, resource: str, name: str = "job") -> str:
 
 
 def rendered_anew(cluster: Cluster, resource: str, name: str = "job") -> None:
-    """Waits until the object is rendered again, as by an operator of another release with a different rendering."""
+    """Makes an object look like another release's rendering, and waits until the operator has rendered it again."""
     rendered = hash_of(cluster, resource, name)
     cluster.kubectl("annotate", "--overwrite", resource, name, f"{HASH}=older")
     cluster.eventually(lambda: hash_of(cluster, resource, name) == rendered, 60, f"{resource} as rendered")

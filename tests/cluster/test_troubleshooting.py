@@ -32,7 +32,9 @@ CAUSES = {one.job: one.cause for one in all_situations() if one.is_recorded} | {
 
 @dataclass(frozen=True)
 class Situation:
-    """A job with a mistake, the objects beside it, and a sign in its status that it has reached what the page shows."""
+    """Describes a job with a mistake, the objects beside it, and how its status shows that it has reached the page's
+    state.
+    """
 
     spec: Mapping[str, Any]
     phase: str
@@ -152,7 +154,7 @@ SITUATIONS: dict[str, Situation] = {
 
 @dataclass
 class Console:
-    """A shell whose kubectl uses a cluster, in a namespace that it shows as `default`."""
+    """Runs a shell whose kubectl uses a cluster, in a namespace that it shows as `default`."""
 
     kubeconfig: Path
     namespace: str

@@ -72,7 +72,7 @@ def invented(number: int, now: float, chance: random.Random) -> dict[str, Any]:
 
 
 class Fleet:
-    """All jobs of the list; `step` advances some of them."""
+    """Holds all jobs of the list; `step` advances some of them."""
 
     def __init__(self, jobs: int, now: float) -> None:
         self.chance = random.Random(14)

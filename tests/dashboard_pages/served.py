@@ -12,7 +12,7 @@ from tests.dashboard_pages.server import FakeDashboard
 
 
 class Served:
-    """A FakeDashboard that runs in a thread, at `url`."""
+    """Runs a FakeDashboard in a thread, at `url`."""
 
     def __init__(self, dashboard: FakeDashboard) -> None:
         self.dashboard = dashboard

@@ -61,7 +61,7 @@ Events = AsyncIterator[tuple[str, Any]]
 
 
 class FakeDashboard:
-    """The server. `token` is the token that a viewer must send; None requires none.
+    """Serves the page and its requests. `token` is the token that a viewer must send; None requires none.
 
     `batch` jobs change every `seconds`; `cut` ends all streams at once, `down` refuses requests meanwhile, and
     `deleted` deletes the job on the page.

@@ -29,7 +29,7 @@ _LOOKS = re.compile(r"kubectl (dtj (status|logs)|get) ")
 
 
 class Shell:
-    """A shell in an empty folder, whose kubectl uses the local cluster that is made there."""
+    """Runs a shell in an empty folder, whose kubectl uses the local cluster that is made there."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -25,7 +25,7 @@ LONG = 4_000_000_000
 
 
 class Run:
-    """A loop on the GPU whose state is kept in `/dev/shm`."""
+    """Runs a loop on the GPU whose state is kept in `/dev/shm`."""
 
     def __init__(self, directory: Path, width: int = 1024, layers: int = 4) -> None:
         self.said, self.step, self.directory = list[str](), 0, directory

@@ -37,7 +37,7 @@ _MOST_OF_A_NAME = 52
 
 @dataclass(frozen=True)
 class Entry:
-    """One manifest, with the answers expected from both sides."""
+    """Holds one manifest, with the answers expected from both sides."""
 
     theme: str
     name: str

@@ -14,7 +14,7 @@ from trainmaster.cli.main import app
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict of validate: whether everything is valid, and its lines on stderr without the file's name."""
+    """Holds validate's verdict: whether everything is valid, and its lines on stderr without the file's name."""
 
     valid: bool
     lines: tuple[str, ...]

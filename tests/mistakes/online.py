@@ -38,8 +38,8 @@ _OPERATOR_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Answer:
-    """The side that refused a manifest, and its words; `by` is None if all accepted it. `jobs` are the
-    manifest's jobs.
+    """Names the side that refused a manifest, and its words; `by` is None if all accepted it. `jobs` are the manifest's
+    jobs.
     """
 
     by: str | None

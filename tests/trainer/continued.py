@@ -21,7 +21,7 @@ from tests.trainer.ranks import environment, free_port, start_command
 
 
 class Ranks:
-    """A job's ranks, each of which is a worker of its own."""
+    """Runs a job's ranks, each of which is a worker of its own."""
 
     def __init__(self, folder: Path, size: int, function: Callable[..., None], *arguments: Any) -> None:
         self.folder, self.size, self._function, self._arguments = folder, size, function, arguments

@@ -36,7 +36,7 @@ ANY = -1
 
 @dataclass
 class Run:
-    """A run of several ranks, and its agent."""
+    """Describes and starts a run of several ranks, and plays its agent."""
 
     folder: Path
     settings: Config

@@ -29,7 +29,7 @@ class FakeEvent:
 
 
 class Stream:
-    """A queue, and the thread that works through it."""
+    """Runs a queue and the thread that works through it."""
 
     def __init__(self) -> None:
         self._queue = queue.SimpleQueue[Callable[[], Any]]()
@@ -44,7 +44,7 @@ class Stream:
 
 
 class FakeDevice(Device):
-    """The device. Its `collective` doesn't end before `end_collective` is called."""
+    """Fakes the device. Its `collective` doesn't end before `end_collective` is called."""
 
     queues = True
 

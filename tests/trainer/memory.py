@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile
 
 @dataclass
 class Held:
-    """The numbers that `held_tensors` counts; they are set once its body has ended."""
+    """Holds the numbers that `held_tensors` counts; they are set once its body has ended."""
 
     #: The most bytes of tensors on the host at any time, beyond those from before the body.
     most: int = 0

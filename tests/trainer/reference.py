@@ -24,8 +24,8 @@ Document = Mapping[str, Any]
 
 @dataclass
 class Run:
-    """A run's results: the weights by rank; the loss, the gradient's norm and the learning rate of each step; and the
-    results of the evaluation at the end.
+    """Holds a run's results: the weights by rank, each step's loss, gradient norm and learning rate, and the results of
+    the evaluation at the end.
     """
 
     weights: list[dict[str, torch.Tensor]] = field(default_factory=list)
@@ -36,7 +36,7 @@ class Run:
 
 
 class Block(nn.Module):
-    """A residual block; its `experts` are a nested list, inside the list that contains the block."""
+    """Adds a residual; its `experts` are a nested list, inside the list that contains the block."""
 
     def __init__(self, width: int, experts: int) -> None:
         super().__init__()

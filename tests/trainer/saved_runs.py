@@ -40,7 +40,7 @@ def saved(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Printed(str):
-    """A command's output, with its exit code."""
+    """Holds a command's output, with its exit code."""
 
     code: int
     errors: str

@@ -14,7 +14,7 @@ WIDTH = 8
 
 
 class Feed(nn.Module):
-    """A residual feed-forward layer; its scale is a parameter of its own that belongs to no layer."""
+    """Adds a residual feed-forward layer; its scale is a parameter of its own that belongs to no layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Experts(nn.Module):
 
 
 class Branches(nn.Module):
-    """A layer whose parts are a list (as in T5), or a list of pairs without a forward method."""
+    """Has parts in a list (as in T5), or in a list of pairs without a forward method."""
 
     def __init__(self, pairs: bool) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ SHAPES: dict[str, Callable[[], nn.Module]] = {
 
 
 class Shaped(Toy):
-    """The toy task with a model of SHAPES; `options` are the shape, and the toy's own."""
+    """Trains the toy task with a model of SHAPES; `options` are the shape, and the toy's own."""
 
     def model(self) -> nn.Module:
         shape = self.options["shape"]

@@ -26,7 +26,7 @@ COMPILED = {"compile": "aot_eager"}
 
 
 class Block(nn.Module):
-    """A residual block whose dropout draws the same numbers again only if the generators are restored."""
+    """Has a residual and dropout, which draws the same numbers again only if the generators are restored."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -26,7 +26,7 @@ STEPS = 120
 
 
 class Momentum(torch.optim.Optimizer):
-    """SGD with momentum, whose steps are queued and can be left out, like those of torch's fused optimizers."""
+    """Makes SGD steps with momentum, which are queued and can be left out, like those of torch's fused optimizers."""
 
     _step_supports_amp_scaling = True
 

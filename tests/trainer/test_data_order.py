@@ -105,7 +105,7 @@ def test_loader_processes_live_on_when_shares_change_and_when_a_run_goes_back(tm
 
 
 class Words(NamedTuple):
-    """A part of a batch, as a library may give it."""
+    """Plays a part of a batch, as a library may give it."""
 
     text: list[str]
     points: torch.Tensor
@@ -113,7 +113,7 @@ class Words(NamedTuple):
 
 @dataclass(frozen=True)
 class Labels:
-    """Another part."""
+    """Plays another part."""
 
     labels: torch.Tensor
     names: tuple[str, ...]
@@ -136,7 +136,7 @@ def _nest(batch: dict[str, Any]) -> list[Any]:
 
 
 class Nested(Toy):
-    """The toy task's batches as a list of a dict, a UserDict and a dataclass, which contain text and numbers."""
+    """Gives the toy task's batches as a list of a dict, a UserDict and a dataclass, which contain text and numbers."""
 
     def collate(self, samples: list[Any]) -> Any:
         return _nest(super().collate(samples))

@@ -22,7 +22,7 @@ STEP_SECONDS, LIMIT = 0.02, 24.0
 
 
 class SparingScript:
-    """A user's script that writes the file at most every 0.2 s, and has no counter."""
+    """Writes the file at most every 0.2 s, as a user's script may, and has no counter."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
         self._path, self._clock, self._written = path, clock, -1.0
@@ -38,7 +38,7 @@ class SparingScript:
 
 
 class Clock:
-    """The ranks' clock, which advances only by events. It replaces the module `time` for progress reports."""
+    """Plays the ranks' clock, which advances only by events. It replaces the module `time` for progress reports."""
 
     def __init__(self, now: float) -> None:
         self.now = now

@@ -52,7 +52,7 @@ class Rule(torch.optim.Optimizer):
 
 
 class Run:
-    """A rank's loop."""
+    """Runs a rank's loop."""
 
     def __init__(
         self, directory: Path, device: FakeDevice, *, holds: bool = True, size: int = 100, attempt: int = 1

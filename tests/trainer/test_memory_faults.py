@@ -69,7 +69,7 @@ def belie(file: Path) -> None:
 
 
 def rename(file: Path) -> None:
-    """On a disk, files are named after their content."""
+    """Rename a state: on a disk, files are named after their content."""
     file.rename(file.with_name("1-9-0-of-1.sealed"))
 
 

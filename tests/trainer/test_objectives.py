@@ -31,8 +31,8 @@ SAMPLES, STEPS, SEED = 24, 6, 3
 
 
 class Seeded(Gan):
-    """The example, in double precision. `poison` makes the generator's loss odd in some steps, `factors` gives it its
-    own schedule, and with `mean` its loss makes the mistake that the loop reports.
+    """Runs the example in double precision. `poison` makes the generator's loss odd in some steps, `factors` gives it
+    its own schedule, and with `mean` its loss makes the mistake that the loop reports.
     """
 
     def __init__(self, options: dict[str, Any]) -> None:

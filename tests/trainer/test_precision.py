@@ -156,7 +156,7 @@ def test_skipped_steps_do_not_advance_the_schedule_on_any_rank() -> None:
 
 
 def _overflowing() -> tuple[list[int], list[float], int, float, bool]:
-    """The scale starts so high that fp16's gradients overflow; it is halved until they don't."""
+    """Train with a scale so high that fp16's gradients overflow; it is halved until they don't."""
     task = {"name": "tests.trainer.toy:Toy", "options": {"double": False}}
     numbers = {"compute": "fp16", "initial_scale": 2.0**20}
     settings = config(task=task, precision=numbers, schedule={"kind": "constant", "warmup": 10})
@@ -216,7 +216,7 @@ def test_gradients_that_overflow_at_any_scale_end_the_run(tmp_path: Path) -> Non
 
 
 def _with_infinite_gradients(settings: Any) -> None:
-    """The loss stays finite, but one rank's backward pass doesn't."""
+    """Train with a finite loss, while one rank's backward pass gives infinite gradients."""
     with joined(settings.distributed) as world:
         trainer = Trainer(settings, world)
         if os.environ["RANK"] == "1":

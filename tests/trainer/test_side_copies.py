@@ -17,7 +17,7 @@ from trainloop.trainer import Trainer
 
 
 class Stream:
-    """A device's second queue, whose copies are made as late as the device may make them."""
+    """Plays a device's second queue, whose copies are made as late as the device may make them."""
 
     def __init__(self, device: torch.device) -> None:
         self.behind: Any = None

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.torch
 
 
 class Queue:
-    """A device whose queue takes 10 ms from one event to the next, 30 ms on rank 1, whatever the host does."""
+    """Plays a device whose queue takes 10 ms from one event to the next, 30 ms on rank 1, whatever the host does."""
 
     now = 0.0
     recorded = 0
@@ -86,7 +86,7 @@ def test_a_steps_times_are_the_devices_and_wait_for_it_only_where_a_line_is_due(
 
 
 class Ticks(Clock):
-    """A host's clock that advances a second between two readings."""
+    """Plays a host's clock that advances a second between two readings."""
 
     seconds = 0.0
 

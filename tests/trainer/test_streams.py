@@ -77,7 +77,7 @@ class Pathlike(Stateful):
 
 
 class Streamed(Toy):
-    """The toy task with its training data as a stream; `options` choose what is wrong with it."""
+    """Trains the toy task with its training data as a stream; `options` choose what is wrong with it."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         super().__init__(options)

@@ -14,7 +14,7 @@ from trainmaster.client.gathering import gather
 
 @dataclass(frozen=True)
 class Answer:
-    """The diagnosis of a situation."""
+    """Holds the diagnosis of a situation."""
 
     expected: Expected
     diagnosis: Diagnosis

@@ -18,7 +18,7 @@ _KINDS = {"distributedtrainingjobs": "DistributedTrainingJob", "statefulsets": "
 
 
 class WriteAttempted(Exception):
-    """Something other than a GET was requested."""
+    """A request was something other than a GET."""
 
 
 @dataclass

@@ -29,7 +29,7 @@ _WITHOUT_NAMESPACE = ("Node", "ClusterQueue")
 
 @dataclass(frozen=True)
 class Expected:
-    """One situation: the cluster's objects, and the cause that a person names."""
+    """Describes one situation: the cluster's objects, and the cause that a person names."""
 
     theme: str
     name: str

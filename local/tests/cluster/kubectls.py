@@ -58,7 +58,7 @@ def _download(target: Path) -> None:
 
 @dataclass(frozen=True)
 class Answer:
-    """The output of a kubectl, and how it ended."""
+    """Holds a kubectl's output and its exit code."""
 
     code: int
     out: str
@@ -74,7 +74,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Kubectl:
-    """One kubectl for one cluster and namespace."""
+    """Runs one kubectl for one cluster and namespace."""
 
     path: Path
     kubeconfig: Path

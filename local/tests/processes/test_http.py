@@ -25,14 +25,14 @@ MERGE = "application/merge-patch+json"
 
 
 class Readers:
-    """An authorizer that lets everybody get objects."""
+    """Authorizes everybody to get objects."""
 
     def authorize(self, attributes: Attributes) -> Decision:
         return Decision(attributes.verb == "get")
 
 
 class Tokens:
-    """An authenticator that knows an administrator and a reader."""
+    """Authenticates an administrator and a reader."""
 
     def authenticate(self, token: str) -> User | None:
         return {"admin": User("root", ("system:masters",)), "reader": User("rita")}.get(token)

@@ -61,7 +61,7 @@ def master_port(address: str) -> int:
 
 
 class Agent:
-    """One worker's container: its files outlive the agent's process, as the pod's emptyDir does."""
+    """Plays one worker's container: its files outlive the agent's process, as the pod's emptyDir does."""
 
     def __init__(self, job: Job, worker: int, environ: dict[str, str]) -> None:
         self.job = job
@@ -189,7 +189,7 @@ class Agent:
 
 
 class Stream:
-    """An operator that watches a leader."""
+    """Watches a leader as an operator does."""
 
     def __init__(self, agent: Agent) -> None:
         until(agent.state, what=f"worker {agent.worker} takes requests; it printed {agent.output()}")
@@ -242,7 +242,7 @@ class Stream:
 
 
 class Job:
-    """The agents of one job, each with an address in 127.0.0.0/8 and a stable name in a hosts file."""
+    """Holds the agents of one job, each with an address in 127.0.0.0/8 and a stable name in a hosts file."""
 
     def __init__(self, folder: Path, network: str) -> None:
         self.folder = folder

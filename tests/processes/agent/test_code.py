@@ -52,7 +52,7 @@ def digest(data: bytes) -> str:
 
 
 class Pod:
-    """An agent and the volume of its code."""
+    """Holds an agent and the volume of its code."""
 
     def __init__(self, job: Job, **environ: str) -> None:
         self.job, self.volume = job, job.folder / "volume"

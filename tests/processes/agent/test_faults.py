@@ -21,7 +21,7 @@ RANK = 'echo "$TRAINMASTER_ATTEMPT $NODE_RANK $$" >> "$1/ranks"; exec sleep 300'
 
 
 class Group:
-    """The job, the kubelet that restarts ended containers, and the operator that assigns attempts."""
+    """Plays the job, the kubelet that restarts ended containers, and the operator that assigns attempts."""
 
     def __init__(self, job: Job) -> None:
         self.job = job

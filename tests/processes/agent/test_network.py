@@ -31,7 +31,7 @@ from trainmaster_operator.wire.stream import ProgressLine
 
 
 class Alone:
-    """The connections of one agent, with its queue; the test makes each of its turns."""
+    """Holds the connections of one agent, with its queue; the test makes each of its turns."""
 
     def __init__(self, worker: int, port: int = 8472) -> None:
         self.loop = Loop()
@@ -97,7 +97,7 @@ def tcp_pair() -> tuple[socket.socket, socket.socket]:
 
 
 class Listener:
-    """A leader's port with no leader behind it."""
+    """Listens at a leader's port with no leader behind it."""
 
     def __init__(self) -> None:
         self.socket = socket.create_server(("127.0.0.1", 0))

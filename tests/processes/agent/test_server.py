@@ -118,7 +118,7 @@ def test_without_the_token_no_body_is_waited_for(job: Job) -> None:
 
 
 class Port:
-    """An agent's port in this process; the test makes each of its turns."""
+    """Serves an agent's port in this process; the test makes each of its turns."""
 
     def __init__(self) -> None:
         self.loop = Loop()

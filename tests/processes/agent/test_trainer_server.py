@@ -18,7 +18,7 @@ from trainmaster_operator.agent.progress.trainer import TrainerServer
 
 
 class Served:
-    """The server in its own loop, and what it has received."""
+    """Runs the server in its own loop, and records what it receives."""
 
     def __init__(self, folder: Path) -> None:
         self.received: list[Any] = []

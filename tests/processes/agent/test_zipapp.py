@@ -153,7 +153,7 @@ def test_no_module_of_the_working_directory_runs_before_it(zipapp: Path, tmp_pat
 
 
 def evil(folder: Path) -> bytes:
-    """Somebody else's agent, whose modules are named like ours."""
+    """Returns somebody else's agent, whose modules are named like ours."""
     sources = folder / "evil"
     for path in package_sources():
         (sources / path).parent.mkdir(parents=True, exist_ok=True)

@@ -29,7 +29,7 @@ def test_a_state_is_measured_written_and_loaded(tmp_path: Path) -> None:
 
 
 class Queued:
-    """An event that isn't reached before the test allows it."""
+    """Fakes an event that isn't reached before the test allows it."""
 
     made: list[Queued]
 

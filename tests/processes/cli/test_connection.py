@@ -23,7 +23,7 @@ DTJ = Path(sys.executable).with_name("kubectl-dtj")
 
 @dataclass
 class ApiServer:
-    """An API server with one job that records its requests."""
+    """Serves one job as an API server, and records requests."""
 
     url: str
     kubeconfig: Path

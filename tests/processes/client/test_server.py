@@ -36,7 +36,7 @@ ANN = AUTHORITY.issue_cert("ann@example.com")
 
 @dataclass
 class Served:
-    """A server's port, and the requests that it received."""
+    """Holds a server's port, and the requests that it received."""
 
     port: int = 0
     headers: list[Message] = field(default_factory=list)

@@ -51,7 +51,7 @@ def test_a_context_that_isnt_there_is_named_without_a_second_full_stop(tmp_path:
 
 @dataclass
 class Answer:
-    """A server's answer to every request."""
+    """Describes a server's answer to every request."""
 
     status: int
     kind: str

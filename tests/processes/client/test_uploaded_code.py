@@ -15,7 +15,7 @@ from trainmaster.client.code import claims
 
 
 class Claim:
-    """A volume's folder of archives, and the pieces of the next one."""
+    """Holds a volume's folder of archives, and the pieces of the next one."""
 
     def __init__(self, root: Path) -> None:
         self.folder, self.pieces = root / "claim" / "reviews", root / "pieces"

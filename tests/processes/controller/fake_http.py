@@ -35,7 +35,9 @@ SERVED = (JOBS, PODS, SERVICES, CONFIG_MAPS, STATEFUL_SETS, EVENTS, LEASES, SECR
 
 @dataclass
 class FakeHttp:
-    """The server. Setting `expire` answers every open watch with 410; `break_watches` sends another error."""
+    """Serves the fake cluster. Setting `expire` answers every open watch with 410; `break_watches` sends
+    another error.
+    """
 
     cluster: FakeCluster
     url: str = ""

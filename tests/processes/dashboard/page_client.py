@@ -16,7 +16,7 @@ SECONDS = 20.0
 
 @dataclass
 class Live:
-    """A live answer; `events` contains everything received."""
+    """Reads a live answer; `events` contains everything received."""
 
     response: aiohttp.ClientResponse
     events: list[tuple[str, Any]] = field(default_factory=list)

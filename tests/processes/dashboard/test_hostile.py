@@ -100,7 +100,7 @@ async def test_pages_of_jobs_hold_so_much_and_no_more(monkeypatch: pytest.Monkey
 
 
 class Slow(FakeApi):
-    """An API server that sends a list's first object, and the others when the test allows it."""
+    """Sends a list's first object as an API server, and the others when the test allows it."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

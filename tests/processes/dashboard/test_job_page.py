@@ -197,7 +197,7 @@ ATTEMPT = {
 
 
 class History:
-    """A history with one job, which knows its viewer by the server that they reach."""
+    """Serves a history with one job; it knows its viewer by the server that they reach."""
 
     def __init__(self, server: Server) -> None:
         self.authorization, self.closed = server.authorization(), False

@@ -81,7 +81,7 @@ async def test_who_may_not_list_is_told_so_and_sees_their_own_namespace() -> Non
 
 
 class Contrary(FakeApi):
-    """An API server that refuses what its reviews allow, as if the rights had just changed."""
+    """Refuses, as an API server, what its reviews allow, as if the rights had just changed."""
 
     async def _object(self, request: web.Request, token: str) -> web.StreamResponse:
         del request, token
@@ -156,7 +156,7 @@ async def test_while_the_api_server_is_away_that_is_said_and_then_all_comes_anew
 
 
 class _SlowPage:
-    """A page that takes data when the test allows it."""
+    """Takes data, as a slow page, when the test allows it."""
 
     def __init__(self) -> None:
         self.reads = asyncio.Semaphore(0)

@@ -35,7 +35,7 @@ RIGHTS: dict[str, str | tuple[str, ...]] = {
 
 @dataclass
 class Reviews:
-    """The API server: it knows SelfSubjectAccessReviews and the tokens of RIGHTS."""
+    """Plays the API server: it knows SelfSubjectAccessReviews and the tokens of RIGHTS."""
 
     url: str = ""
     asked: list[tuple[str, str]] = field(default_factory=list)
@@ -102,7 +102,7 @@ def reviews() -> Iterator[Reviews]:
 
 @dataclass
 class History:
-    """The process of the history."""
+    """Runs the process of the history."""
 
     process: subprocess.Popen[str]
     port: int

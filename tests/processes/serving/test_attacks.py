@@ -28,7 +28,7 @@ PROBE = b"GET /healthz HTTP/1.1\r\nHost: kubelet\r\nConnection: close\r\n\r\n"
 
 @dataclass
 class Served:
-    """One of our servers, in a separate process."""
+    """Runs one of our servers in a separate process."""
 
     name: str
     host: str
@@ -79,7 +79,7 @@ def agent(folder: Path) -> Iterator[Served]:
 
 @dataclass
 class Stranger:
-    """A connection of the attack."""
+    """Holds one connection of the attack."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter

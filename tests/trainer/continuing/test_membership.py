@@ -32,7 +32,7 @@ LAYOUTS = [*((size, 1) for size in range(2, 7)), (4, 2), (6, 2), (6, 2), (6, 3)]
 
 @dataclass(eq=False)
 class Process:
-    """A process of a rank. Its state is `history`: for each of its steps, the attempt in which it was made."""
+    """Models a rank's process. Its state is `history`: for each of its steps, the attempt in which it was made."""
 
     membership: Membership
     history: list[int] | None

@@ -31,7 +31,7 @@ def skip_unless_recorded(version: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True)
 class Target:
-    """A cluster's address, the headers of an administrator's request, and whether controllers run."""
+    """Holds a cluster's address and the headers of an administrator's request, and knows whether controllers run."""
 
     server: str
     headers: Mapping[str, str]

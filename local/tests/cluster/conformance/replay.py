@@ -111,7 +111,7 @@ def load() -> list[Case]:
 
 @dataclass
 class Replay:
-    """One run through the recording, in order; it keeps the answer to each case."""
+    """Runs once through the recording, in order, and keeps the answer to each case."""
 
     url: str
     # Headers of an administrator's request.

@@ -109,7 +109,9 @@ SPECS = st.builds(
 
 
 class Node(RuleBasedStateMachine):
-    """A node whose scheduler counts the API's pods, and whose pods' processes end at their own time."""
+    """Simulates a node whose scheduler counts the API's pods, and whose pods' processes may end before or after
+    that.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -61,7 +61,7 @@ def get_device_capability(device=None):
 
 
 class Found:
-    """The problems found while modules were imported, in a separate process."""
+    """Holds the problems found while modules were imported, in a separate process."""
 
     def __init__(self, folder: Path, *names: str, **modules: str) -> None:
         for name, source in modules.items():

@@ -61,7 +61,7 @@ os.fork = failing
 
 @pytest.fixture
 def script(job: Job) -> Path:
-    """A program that stays, with the user's own code beside it."""
+    """Makes a program that stays, with the user's own code beside it."""
     (job.folder / "own.py").write_text("VALUE = 1\n")
     (job.folder / "train.py").write_text(RANK)
     return job.folder / "train.py"

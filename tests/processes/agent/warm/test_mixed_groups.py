@@ -35,7 +35,7 @@ DEAF = "this Python doesn't import sitecustomize from PYTHONPATH"
 
 
 def interpreter(job: Job, line: str) -> str:
-    """A Python whose start is preceded by a line of shell.
+    """Makes a Python whose start is preceded by a line of shell.
 
     All workers use it, because workers with different environments are refused.
     """
@@ -134,7 +134,7 @@ def slow_pod(name: str) -> Iterator[Path | None]:
 
 
 class Pods:
-    """A job's two pods, which are deleted and recreated with nothing of the old ones."""
+    """Runs a job's two pods, which are deleted and recreated with nothing of the old ones."""
 
     def __init__(self, job: Job, groups: list[Path | None]) -> None:
         self._job = job

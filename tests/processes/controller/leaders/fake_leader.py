@@ -26,7 +26,7 @@ KEY = JobKey(b.NAMESPACE, "bert")
 
 @dataclass
 class FakeLeader:
-    """An agent's port: sends `lines`, then whatever `send` gives it."""
+    """Plays an agent's port: sends `lines`, then whatever `send` gives it."""
 
     worker: int = 0
     lines: list[dict[str, Any]] = field(default_factory=list)

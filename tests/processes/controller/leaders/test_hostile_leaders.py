@@ -64,7 +64,7 @@ def evidence(attempt: int, worker: int, *ranks: int) -> dict[str, Any]:
 
 
 class World:
-    """A job of two workers with two ranks each, whose first worker's agent is hostile."""
+    """Holds a job of two workers with two ranks each, whose first worker's agent is hostile."""
 
     def __init__(self, pod: HostileServer) -> None:
         self.changes: list[JobKey] = []

@@ -188,7 +188,7 @@ async def test_reports_of_foreign_workers_and_of_attempts_that_were_never_made_a
 
 
 class Failing:
-    """A reach whose streams stay open and silent until `fail`."""
+    """Opens streams that stay open and silent until `fail`."""
 
     def __init__(self) -> None:
         self.opened: list[int] = []

@@ -68,7 +68,7 @@ async def history(*answers: Answer, seconds: float = 0.0) -> AsyncIterator[Histo
 
 
 class Sending:
-    """A running sender, and its outbox."""
+    """Holds a running sender, and its outbox."""
 
     def __init__(self, url: str, token_file: Path | None = None, *, leads: bool = True, **settings: Any) -> None:
         self.counted: Counter[str] = Counter()
