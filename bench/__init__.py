@@ -28,7 +28,7 @@
 | Is the reported goodput what theory predicts? | `goodput` |
 | What does the training loop cost over a loop written by hand? | `trainloop_step`, `trainloop_ranks` |
 | What share of a GPU's peak does a decoder of a billion parameters use? | `trainloop_decoder` |
-| How long does training stand still for checkpoints, and for slow data? | `trainloop_checkpoint`, `trainloop_data` |
+| How long does training pause for checkpoints, and for slow data? | `trainloop_checkpoint`, `trainloop_data` |
 | How long does a resumed run take to its first step? | `trainloop_resume` |
 | What does state in memory cost a step, a survivor and the next attempt? | `trainloop_state` |
 | What do kills, restarts, snapshots and steps cost on a GPU? | `gpu` |

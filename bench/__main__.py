@@ -1,7 +1,7 @@
-"""`python -m bench [NAME ...]` runs the benchmarks one after the other; each prints a table.
+"""Run the benchmarks one after the other: `python -m bench [NAME ...]`. Each prints a table.
 
 A benchmark is a module of this folder that can be run by itself (`python -m bench.operator_scale`). Benchmarks run one
-at a time and in processes of their own, because the figures of two that run together would be worth nothing.
+at a time, each in a separate process, because two that ran together would distort each other's figures.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ def names() -> list[str]:
 def main(arguments: list[str] | None = None) -> int:
     """Runs the benchmarks, and returns 1 if one of them ended with an error."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which to run; default: all of {', '.join(names())}")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"Run these benchmarks (default: all of {', '.join(names())})"
+    )
     chosen = parser.parse_args(arguments).names or names()
     unknown = sorted(set(chosen) - set(names()))
     if unknown:

@@ -1,9 +1,9 @@
-"""Causes faults in a job on a cluster that kubectl reaches: `python -m bench.continued_on_kubernetes`.
+"""Cause faults in a job on a cluster that kubectl reaches: `python -m bench.continued_on_kubernetes`.
 
-It needs Trainmaster there, and an image with torch; on the embedded cluster `bench.fault_cost` measures more. A row has
-the seconds from a fault to the survivors' next new step, between their last step before it and that one, the same as
-the lost ranks join again, and until all train: the median, and the most. A pod is lost from when kubectl is called,
-which is before its end; a stopped rank is lost from its limit.
+The cluster must have Trainmaster, and there must be an image with torch. On the embedded cluster `bench.fault_cost`
+measures more. A row shows medians and maxima of four times in seconds: from a fault to the survivors' next new step,
+between their last step before it and that step, the same gap when the lost ranks join again, and until all ranks train.
+A pod counts as lost when kubectl is called, which is before its end; a stopped rank counts as lost at its limit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import Any
 
 from bench.clusters import table
 
-#: Prints each gap between two steps that is longer than a tenth of a second, and says what kills or stops a rank.
+#: Prints each gap between two steps that is longer than a tenth of a second. The printed process id serves to kill or
+#: stop the rank.
 SCRIPT = """
 import os, time
 import torch
@@ -137,9 +138,11 @@ class Bench:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--image", default=IMAGE, help="what has torch, and Python as python3 (default: %(default)s)")
-    parser.add_argument("--workers", type=int, default=4, help="2 or more")
-    parser.add_argument("--rounds", type=int, default=5, help="faults of each kind")
+    parser.add_argument(
+        "--image", default=IMAGE, help="Use this image, which needs torch and python3 (default: %(default)s)"
+    )
+    parser.add_argument("--workers", type=int, default=4, help="Start this many workers, at least 2")
+    parser.add_argument("--rounds", type=int, default=5, help="Cause this many faults of each kind")
     options = parser.parse_args()
     if subprocess.run(["kubectl", "get", "dtj"], capture_output=True, check=False).returncode:
         print("left out: kubectl reaches no cluster with Trainmaster in it")

@@ -1,7 +1,7 @@
 """Measures how soon a killed rank is on the dashboard's page, in a real browser: `python -m bench.dashboard_failure`.
 
-A job of two ranks trains on a cluster on this machine, and one rank is killed repeatedly. The time lasts from the kill
-until the job's timeline on the page shows one more mark.
+A job of two ranks trains on a cluster on this machine, and one rank is killed repeatedly. The measured time lasts from
+the kill until the job's timeline on the page shows one more mark.
 """
 
 from __future__ import annotations

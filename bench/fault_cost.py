@@ -1,4 +1,4 @@
-"""Measures what a fault costs a run: the time until its first new step, the steps repeated, and the samples lost.
+"""Measure what a fault costs a run: the time until its first new step, the steps repeated, and the samples lost.
 
 Four ranks (DDP, gloo) train in four pods of the embedded cluster, with the real operator and agents. They run
 trainloop, or a plain script that uses `trainloop.recovery`. Each rank records the time and its number of samples for
@@ -7,19 +7,19 @@ each step. This benchmark causes the faults.
 | mode | what it is |
 |---|---|
 | cold | ranks start from nothing, and resume from the last checkpoint |
-| warm | they are forked from a warm process |
-| memory | and the state is kept in memory |
-| spare | and a pod stands by |
+| warm | ranks are forked from a warm process |
+| memory | as warm, and the state is kept in memory |
+| spare | as memory, and a pod stands by |
 | continue | the survivors share out a lost rank's samples, and never stop |
 | torchft, nvrx, torchrun | the same work without operator and pods; only ranks are killed (`bench.peers.drivers`) |
 
 | fault | what happens | counted from |
 |---|---|---|
-| kill | SIGKILL to a rank | that |
-| pod | its pod is deleted by force | that |
+| kill | SIGKILL to a rank | the signal |
+| pod | its pod is deleted by force | the deletion |
 | hang | SIGSTOP to a rank | its limit, `progressSeconds` (3 s) later |
-| node | its node is cut off | with `continue` when the operator knows that, else that |
-| agent | SIGKILL to its agent | that |
+| node | its node is cut off | the cut; with `continue`, the time when the operator knows it |
+| agent | SIGKILL to its agent | the signal |
 
 A lost node is detected after the two seconds until it becomes NotReady, plus `lostAfterSeconds` (2). Without a spare,
 modes other than `continue` then wait for the pods' grace period (8 s), because a lost node's pod isn't replaced until
@@ -88,7 +88,7 @@ MODES: dict[str, dict[str, Any]] = {
 IN_MEMORY = ("memory", "spare", CONTINUE)
 GRACE_SECONDS = 8
 TURN_SECONDS = 0.8
-WIDTH = 150  # of the tables, in characters
+WIDTH = 150  # the tables' width in characters
 # After this many faults without recovery (two minutes each), a kind of fault is skipped. `--seconds` doesn't end a kind
 # before this many faults.
 MOST_LOST, FEWEST = 2, 2
@@ -329,9 +329,13 @@ async def main() -> int:
     parser.add_argument("--modes", nargs="*", choices=modes, default=modes)
     parser.add_argument("--faults", nargs="*", default=[f"{name}={count}" for name, count in FAULTS.items()])
     parser.add_argument("--loads", nargs="*", type=int, default=[0], metavar="PROCESSES")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="End a kind of fault after this long")
+    parser.add_argument(
+        "--seconds", type=float, default=float("inf"), help="Stop each kind of fault after this many seconds"
+    )
     parser.add_argument("--healthy", type=float, default=0.0, metavar="SECONDS")
-    parser.add_argument("--ranks", nargs="*", type=int, default=[WORKERS], help="Ranks of --healthy")
+    parser.add_argument(
+        "--ranks", nargs="*", type=int, default=[WORKERS], help="Use these numbers of ranks with --healthy"
+    )
     given = parser.parse_args()
     counts = {name: int(count) for name, _, count in (fault.partition("=") for fault in given.faults)}
     measured: dict[str, dict[str, list[Cost]]] = {}

@@ -1,4 +1,4 @@
-"""Measures goodput with a fault every few seconds, against the same run without faults: `python -m bench.goodput`.
+"""Measure goodput with a fault every few seconds, against the same run without faults: `python -m bench.goodput`.
 
 Four ranks of a plain torch script (DDP, gloo) that uses `trainloop.recovery` train in one job. A random rank is
 repeatedly killed with SIGKILL. Before and after that the job trains undisturbed for a while. With `continue` the
@@ -7,9 +7,9 @@ state in memory. With `disk` they start cold, and resume from a checkpoint that 
 
 | column | what it is |
 |---|---|
-| by steps | steps in a second while ranks are killed, of those in an undisturbed second; slower steps count too |
-| by time lost | 1 - time lost / time; of a fault the time until the first new step, that step apart, is lost |
-| by the operator | the same by what the operator books as lost |
+| by steps | steps per second while ranks are killed / undisturbed steps per second; slower steps count too |
+| by time lost | 1 - time lost / time; a fault loses the time until the first new step, without that step |
+| by the operator | the same with the time that the operator books as lost |
 | reported | the operator's goodput (`status.progress.goodput`) of the whole job, with its start and undisturbed time |
 | predicted | what `reported` should be: 1 - (start + time lost) / time of the whole job |
 
@@ -249,7 +249,7 @@ async def main() -> int:
     parser.add_argument("--intervals", nargs="*", type=float, default=list(INTERVALS))
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--faults", type=int, default=FAULTS)
-    parser.add_argument("--seconds", type=float, help="Cause faults for this long in place of --faults")
+    parser.add_argument("--seconds", type=float, help="Cause faults for this many seconds, in place of --faults")
     parser.add_argument("--undisturbed", type=float, default=UNDISTURBED_SECONDS, metavar="SECONDS")
     given = parser.parse_args()
     tables, failures = Tables(), Failures()

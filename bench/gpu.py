@@ -1,5 +1,5 @@
-"""Measures what a GPU shows of Trainmaster: what a killed rank and a restart cost, what keeping the state in memory
-costs, how long loading it takes, the training loop beside a bare one, and MFU. The card's name is in each title.
+"""Measure Trainmaster on a GPU: the cost of a killed rank, of a restart and of keeping the state in memory, how long
+loading that state takes, the training loop beside a bare one, and MFU. Each title contains the card's name.
 
 Two ranks share the GPU (`bench.programs.gpu_ranks`). A step counts as done when the device has finished it, so steps
 that the host has only queued don't count as repeated. The cost of snapshots is measured by alternating with the same
@@ -414,7 +414,7 @@ async def run(bench: Bench, names: list[str]) -> None:
 async def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.gpu", description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("--only", nargs="*", choices=list(SECTIONS), default=list(SECTIONS))
-    parser.add_argument("--seconds", type=float, default=340.0, help="nothing is begun later than this")
+    parser.add_argument("--seconds", type=float, default=340.0, help="Start no measurement after this many seconds")
     given = parser.parse_args()
     found = card()
     if found is None:

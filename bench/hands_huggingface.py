@@ -1,10 +1,10 @@
-"""Measures what it costs a step of Hugging Face's Trainer that the agent receives its reports.
+"""Measure how much a step of Hugging Face's Trainer costs more if the agent receives its reports.
 
-The same training runs in one process again and again, watched and unwatched in turn: watched, it reports to an agent's
-server in a process of its own, and what it prints is read by the agent's rules; unwatched, it has no address to report
-to, and the same process only passes on what it prints. A round's time is that of its steps alone. The table has the
-medians over the rounds and, because others use the machine too, the median of the differences between neighbours with
-the half of them in the middle. A report comes every 5 s, so its own time is printed beside it. Goal: under 0.5 %.
+The same training runs repeatedly in one process, watched and unwatched in turn. When it is watched, it reports to an
+agent's server in a separate process, and the agent's rules read its output. When it is unwatched, it has no address for
+reports, and the same process only passes on its output. A round's time is that of its steps alone. The table shows the
+medians of the rounds and, because other programs use the machine too, the median and the quartiles of the differences
+between neighbours. A report comes every 5 s, so its own time is printed as well. Goal: under 0.5 %.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Measures cost and benefit of each way of sending gradients: `python -m bench.trainloop_compression --steps 300`.
+"""Measure cost and benefit of each way of sending gradients: `python -m bench.trainloop_compression --steps 300`.
 
-Every method trains the same small classifier on the same data with the same seeds, at 2 and 4 ranks over gloo on this
+Every method trains the same small classifier on the same data with the same seeds, with 2 and 4 ranks over gloo on this
 machine. Bytes are counted at the collective; theory is the formula in `trainloop.parallel.compression`. Step time on a
-loopback interface says what a method *computes*, not what it saves on a slow network: for that, divide the bytes by
+loopback interface shows how much a method *computes*. To see how much it saves on a slow network, divide the bytes by
 the bandwidth.
 """
 

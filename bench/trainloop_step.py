@@ -1,10 +1,10 @@
-"""Measures what a step of trainloop costs over a bare loop, as a fixed cost: in ms a step, for models of several sizes.
+"""Measure the fixed cost of a step of trainloop over a bare loop, in ms per step, for models of several sizes.
 
-The bare loop is written by hand with the same model, data and optimizer: collate, forward, backward, clip, step; with
-two ranks it has plain DistributedDataParallel and judges nothing. The two alternate, round by round, in the same
-processes; the table has medians over the rounds, and the cost is the median of the rounds' differences. CPU time is
-printed beside wall time, because it says the same on a machine that others use too. On a GPU there are two models, one
-that the host holds up and one that keeps the GPU busy, at one rank, in the default precision. Goal: under 0.1 ms, and
+The bare loop is written by hand with the same model, data and optimizer: collate, forward, backward, clip, step. With
+two ranks it uses plain DistributedDataParallel and judges nothing. The two loops alternate, round by round, in the same
+processes. The table shows medians of the rounds, and the cost is the median of the rounds' differences. CPU time is
+printed beside wall time, because other programs on the machine don't affect it. On a GPU there are two models, one that
+is limited by the host and one that keeps the GPU busy, with one rank and the default precision. Goal: under 0.1 ms, and
 under 1 % at 20 ms.
 """
 

@@ -1,7 +1,7 @@
-"""The chart's admission policy in force, and requests of somebody who holds the operator's token.
+"""The chart's admission policy is in force, and somebody who holds the operator's token sends requests.
 
-The service account is made cluster-admin here, so what is refused is refused by the policy and by nothing else. It runs
-on a kube-apiserver alone too (KUBEBUILDER_ASSETS). `{ns}` in a path is the namespace of a team with a job, `{home}` the
+The service account is made cluster-admin here, so only the policy can refuse a request. The tests also run on a
+kube-apiserver alone (KUBEBUILDER_ASSETS). `{ns}` in a path is the namespace of a team with a job, `{home}` the
 operator's own.
 """
 
@@ -24,7 +24,7 @@ from tests.cluster.operator_under_test import install_crd, training_job
 from trainmaster_local.testing.clusters import Cluster, SharedCluster, new_namespace
 
 CHART = Path(__file__).resolve().parents[2] / "charts" / "trainmaster"
-# Not as the tests' operators are called: what is asked for here is none of their work (tests/rights.py).
+# The name differs from that of the tests' operators: these requests are none of their work (tests/rights.py).
 ACCOUNT = "attacked"
 LABEL = "trainmaster.dev/job-uid"
 NAMESPACE_LABEL = "trainmaster.dev/jobs"
@@ -85,7 +85,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Operator:
-    """Who holds the operator's token. `team` is a namespace with a job, `home` is the operator's own."""
+    """Sends requests with the operator's token. `team` is a namespace with a job, `home` is the operator's own."""
 
     team: Cluster
     home: str
@@ -112,13 +112,13 @@ class Operator:
         return {**owner, **changed}
 
     def config_map_owner(self) -> dict[str, Any]:
-        """Returns a reference to something that is there, and that would keep a child from being collected."""
+        """Returns a reference to an existing object that would keep a child from being garbage-collected."""
         found = self.team.get("configmap", "foreign")["metadata"]
         return {"apiVersion": "v1", "kind": "ConfigMap", "name": found["name"], "uid": found["uid"]}
 
     @property
     def selector(self) -> dict[str, str]:
-        """Returns the labels by which a child knows the job's pods."""
+        """Returns the labels by which a child selects the job's pods."""
         return {LABEL: self.job["metadata"]["uid"]}
 
     @property
@@ -184,7 +184,7 @@ def lease(name: str) -> dict[str, Any]:
 
 
 def pod(name: str, metadata: dict[str, Any]) -> dict[str, Any]:
-    # No node, so it stays as it is.
+    # No node, so its status stays unchanged.
     spec = {**_POD, "schedulerName": "nobody", "automountServiceAccountToken": False}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, **metadata}, "spec": spec}
 
@@ -206,7 +206,7 @@ def annotated(annotations: dict[str, str | None]) -> dict[str, Any]:
 
 @contextmanager
 def policy_in_force(shared_cluster: SharedCluster) -> Iterator[Operator]:
-    """Puts the policy in force, and makes a team with two jobs, a worker of one, and things of the team's own."""
+    """Puts the policy in force; makes a team with two jobs, a worker of one of them, and the team's own objects."""
     with new_namespace(shared_cluster) as team, new_namespace(shared_cluster) as home:
         install_crd(team)
         account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": ACCOUNT}}
@@ -244,7 +244,7 @@ def _populate(made: Operator) -> None:
     foreign = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "foreign"}, **FOREIGN_SET}
     for body in (
         pod("foreign", {"labels": {"app": "theirs"}}),
-        # Labels alone make no worker.
+        # Labels alone don't make a worker.
         pod("lookalike", {"labels": made.labels}),
         foreign,
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "theirs"}},
@@ -260,7 +260,7 @@ def _populate(made: Operator) -> None:
 
 
 def _wait_until_in_force(made: Operator) -> None:
-    """A kube-apiserver takes a moment to see a new policy."""
+    """Waits until the policy is in force: a kube-apiserver takes a moment to see a new one."""
 
     def in_force() -> bool:
         name = f"probe-{time.time_ns()}"

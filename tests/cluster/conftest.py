@@ -1,6 +1,6 @@
-"""The cluster of these tests, with Trainmaster's images and its operator's account, and one operator for all scenarios.
+"""These tests share a cluster with Trainmaster's images and its operator's account, and one operator for all scenarios.
 
-Which cluster it is: docs/local-cluster.md. A test has a namespace of its own in it by the fixture `cluster`.
+docs/local-cluster.md explains how to choose the cluster. The fixture `cluster` gives a test its own namespace.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedCluster]:
-    """The session's cluster."""
+    """Opens the session's cluster."""
     config = replace(
         configure(suite_config(tmp_path_factory.mktemp("cluster"))), authorizer=operator_account.authorizer
     )
@@ -40,8 +40,9 @@ def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedC
 
 @pytest.fixture(scope="session")
 def stage(shared_cluster: SharedCluster, pods_run: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """One operator for all scenarios of tests/cluster/test_failures_*.py: starting one for each takes as long as many a
-    scenario."""
+    """Starts one operator for all scenarios of tests/cluster/test_failures_*.py, because starting one takes as long as
+    many a scenario.
+    """
     from tests.cluster.scenarios import new_stage
 
     with ExitStack() as stack:
@@ -51,14 +52,14 @@ def stage(shared_cluster: SharedCluster, pods_run: None, tmp_path_factory: pytes
 
 @pytest.fixture
 def scenario(stage: Stage) -> Iterator[Scenario]:
-    """A job that a test breaks; its pods are gone soon after the test."""
+    """Makes a job that a test breaks; its pods are deleted soon after the test."""
     with stage.scenario() as made:
         yield made
 
 
 @pytest.fixture
 def operator(cluster: Cluster, tmp_path: Path) -> Iterator[OperatorProcess]:
-    """An operator of the test's own namespace."""
+    """Starts an operator for the test's own namespace."""
     from tests.cluster.operator_under_test import running_operator
 
     with running_operator(cluster, tmp_path) as process:

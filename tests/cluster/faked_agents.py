@@ -1,4 +1,4 @@
-"""One faked worker's agent and ranks: see `faked_workers`, which is their home."""
+"""One faked worker's agent and ranks; `faked_workers` creates them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ENDED = ("Finished", "Failed", "Stopped")
 
 @dataclass(frozen=True)
 class Fail:
-    """A rank that fails, `after` seconds of training."""
+    """Makes a rank fail after `after` seconds of training."""
 
     attempt: int
     worker: int
@@ -40,9 +40,10 @@ class Fail:
 
 @dataclass(frozen=True)
 class Script:
-    """What a job's ranks do: train for `seconds` (the first attempt: `first_seconds`), or fail before.
+    """Describes what a job's ranks do: they train for `seconds` (in the first attempt: `first_seconds`), or fail
+    before.
 
-    `able`: they can go on in a continued attempt, which trains for `seconds` once more.
+    If `able`, they can continue in a continued attempt, which trains for `seconds` once more.
     """
 
     seconds: float = 0.2
@@ -53,7 +54,7 @@ class Script:
 
 @dataclass
 class Run:
-    """A rank's go at an attempt, on the monotonic clock."""
+    """Records a rank's part in an attempt, on the monotonic clock."""
 
     job: str
     attempt: int
@@ -61,7 +62,7 @@ class Run:
     pod: str
     started: float
     workers: int
-    # It starts to join an attempt that the others continue.
+    # It starts in order to join an attempt that the others continue.
     preparing: bool = False
     joined: float | None = None
     stopped: float | None = None
@@ -70,12 +71,12 @@ class Run:
 
 @dataclass
 class Timings:
-    """Seconds, as in docs/protocol.md, "The sure way"; tests without streams shrink them."""
+    """Holds the agents' times (seconds), as in docs/protocol.md, "The sure way"; tests without streams shorten them."""
 
     unacknowledged: float = 3.0
     bystander: float = 3.0
     forgotten: float = 30.0
-    # For how long ranks that can continue outlive the loss of one.
+    # The time for which ranks that can continue outlive the loss of one.
     continued: float = 3.0
     prepared: float = 0.1
     # Long, because hundreds of jobs start together here.
@@ -83,7 +84,7 @@ class Timings:
 
 
 def settings_of(variables: Mapping[str, dict[str, Any]], secret: Callable[[str, str], str]) -> AgentSettings:
-    """The settings that the real agent would read in a container with these variables."""
+    """Returns the settings that the real agent would read in a container with these variables."""
     environ = {"TRAINMASTER_WORKER": "0"}
     for name, variable in variables.items():
         reference = (variable.get("valueFrom") or {}).get("secretKeyRef")
@@ -95,7 +96,7 @@ def settings_of(variables: Mapping[str, dict[str, Any]], secret: Callable[[str, 
 
 
 class Agent:
-    """One container's agent."""
+    """Fakes the agent of one container."""
 
     def __init__(self, home: FakedWorkers, pod: dict[str, Any], runtime: FakeRuntime, container: Container) -> None:
         self.home, self.runtime, self.container = home, runtime, container
@@ -115,11 +116,11 @@ class Agent:
         self.alive = True
         worker = next(one for one in pod["spec"]["containers"] if one["name"] == "worker")
         self.settings = settings_of({variable["name"]: variable for variable in worker["env"]}, self._secret)
-        # All workers of a job have the same settings here, and what one has verified the others needn't.
+        # All workers of a job have the same settings here, so an assignment that one has verified is valid for all.
         self.authority = home.authorities.setdefault(self.settings, Authority(self.settings))
 
     def _secret(self, name: str, key: str) -> str:
-        """A variable's value from a Secret; empty where that is missing."""
+        """Returns a variable's value from a Secret; empty if that is missing."""
         found = self.home.cluster.api.peek("secrets", name, self.namespace) or {}
         return base64.b64decode((found.get("data") or {}).get(key, "")).decode()
 
@@ -128,7 +129,7 @@ class Agent:
         return job_token(self.settings.agents_secret, self.settings.job_uid)
 
     def read(self, text: str) -> Assignment | None:
-        """An assignment that the real agent would take, checked by its code."""
+        """Returns an assignment if the real agent's code would accept it."""
         try:
             self.authority.read(json.loads(text))
         except ProtocolError as error:
@@ -158,7 +159,7 @@ class Agent:
         return [agent for agent in self.home.agents.values() if agent.job_uid == self.job_uid and agent.alive]
 
     def take(self, assignment: Assignment) -> None:
-        """The highest attempt wins, and Hold over Run."""
+        """Take an assignment: the highest attempt wins, and Hold wins over Run."""
         if not self.alive or (self.assignment is not None and _order(assignment) <= _order(self.assignment)):
             return
         self.assignment = assignment
@@ -194,7 +195,7 @@ class Agent:
         self._begin(assignment, preparing=continues is not None)
 
     def _begin(self, assignment: Assignment, *, preparing: bool) -> None:
-        """Start ranks, or have those that live form another group."""
+        """Start ranks, or have the living ones form another group."""
         workers = len(assignment.workers)
         run = Run(self.job, assignment.attempt, self.worker, self.uid, time.monotonic(), workers, preparing)
         self.run = run
@@ -220,7 +221,7 @@ class Agent:
             self._bring()
 
     def end(self, state: str, **fields: Any) -> None:
-        """The ranks have ended."""
+        """End the ranks."""
         run = self.run
         if run is None:
             return
@@ -229,14 +230,14 @@ class Agent:
         run.stopped, run.state = time.monotonic(), state
         self._publish(report)
         if state == "Failed" and fields.get("culprit", True):
-            # The leader sends all others `stop`; those that get none see a broken connection.
+            # The leader sends `stop` to all others; those that don't get it see a broken connection.
             wait = self.home.timings.continued if self._script.able else STOP_SECONDS
             for peer in self.peers():
                 if peer.run is not None and peer.run.attempt == run.attempt:
                     self.home.later(wait, peer._stop, peer.run)
 
     def join(self, run: Run) -> None:
-        """All ranks of the attempt are up."""
+        """Join, once all ranks of the attempt are up."""
         run.joined = time.monotonic()
         self._publish(self._new_report("Running", able=self._script.able))
 
@@ -284,7 +285,7 @@ class Agent:
         self.runtime.end(self.container, Exit(code, time.time(), message=message))
 
     def die(self) -> None:
-        """The container has ended, and the ranks with it."""
+        """End the container, and the ranks with it."""
         self.alive = False
         run, self.run = self.run, None
         for queue in list(self.streams):

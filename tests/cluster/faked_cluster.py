@@ -1,4 +1,4 @@
-"""A cluster of faked workers and operators that can be killed, for tests of what happens between any two writes."""
+"""A cluster of faked workers and killable operators, for tests of what happens between any two writes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WRITES = ("create", "update", "patch", "delete", "deletecollection")
 
 @dataclass
 class FakedCluster:
-    """One embedded cluster on a thread, its faked workers, and the operators that were started here."""
+    """Runs one embedded cluster on a thread, with faked workers and the operators that are started here."""
 
     threaded: ThreadedCluster
     workers: FakedWorkers
@@ -43,7 +43,7 @@ class FakedCluster:
 
     @property
     def api(self) -> Api:
-        """Only to peek from this thread; `call` writes."""
+        """Returns the API, only for reading from this thread; `call` writes."""
         return self.threaded.cluster.api
 
     def start_operator(self, **settings: Any) -> ForkedOperator:
@@ -68,14 +68,14 @@ class FakedCluster:
             self.operators.pop().stop()
 
     def namespace(self) -> str:
-        """A new one."""
+        """Makes a new namespace."""
         name = f"case-{next(self._numbers)}"
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
         self.threaded.call(self.api.create("namespaces", body))
         return name
 
     def submit(self, namespace: str, script: Script, *, workers: int = 2, **spec: Any) -> str:
-        """Create a job named `job`; returns what it is called in `workers`."""
+        """Create a job named `job`; returns its name in `workers`."""
         self.workers.script[f"{namespace}/job"] = script
         body = {
             "apiVersion": "trainmaster.dev/v1alpha1",
@@ -97,7 +97,7 @@ class FakedCluster:
         return dict(found.get("status") or {})
 
     def describe(self, namespace: str) -> str:
-        """What a failed test has to show."""
+        """Returns what a failed test prints."""
         lines = [json.dumps(self.status(namespace))]
         for pod in self.api.peek_all("pods", namespace):
             metadata, status = pod["metadata"], pod["status"]
@@ -110,14 +110,14 @@ class FakedCluster:
         return "\n".join([*lines, *map(str, self.workers.runs(f"{namespace}/job"))])
 
     def at_rest(self, namespace: str, *others: str) -> bool:
-        """The job has ended and its resources are free. `others`: pods that aren't the job's."""
+        """Returns whether the job has ended and its resources are free. `others` are pods that aren't the job's."""
         ended = self.status(namespace).get("phase") in ("Succeeded", "Failed")
         sets = self.api.peek_all("statefulsets.apps", namespace)
         pods = {pod["metadata"]["name"] for pod in self.api.peek_all("pods", namespace)} - {*others}
         return ended and not pods and all(not s["spec"]["replicas"] for s in sets)
 
     def leftovers(self, namespace: str) -> list[str]:
-        """Objects of jobs."""
+        """Returns the objects that jobs have left."""
         found = [(kind, obj["metadata"]) for kind in CHILDREN for obj in self.api.peek_all(kind, namespace)]
         return [f"{kind} {meta['name']}" for kind, meta in found if JOB_NAME_LABEL in meta.get("labels", {})]
 
@@ -135,7 +135,7 @@ class FakedCluster:
 
 @contextmanager
 def faked_cluster(folder: Path, *, nodes: int = 2, timings: Timings | None = None) -> Iterator[FakedCluster]:
-    """A cluster with the custom resource and no operator yet."""
+    """Makes a cluster with the custom resource and without an operator."""
     config = ClusterConfig(
         state_dir=folder,
         nodes=tuple(

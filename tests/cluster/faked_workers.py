@@ -1,15 +1,16 @@
-"""Agents and ranks without processes, for hundreds of workers in one test: what docs/protocol.md says, made small.
+"""Agents and ranks are faked without processes, for hundreds of workers in one test: a small version of
+docs/protocol.md.
 
     workers = FakedWorkers(cluster)          # a LocalCluster whose nodes fake their pods
     await workers.start()                    # its `port` is the operator's agent port, reached directly
     workers.script["namespace/job"] = Script(seconds=0.2, faults=[Fail(attempt=1, worker=1)])
 
-Each faked container that starts is an agent, and lives as long as the container. It reads the pod's annotation a
-moment late, accepts pushed assignments, keeps its saved report for as long as its pod lives, never runs an attempt
-twice, reports to the leader (the first living worker of the assignment), and makes a report that nobody acknowledged by
-exiting. All agents of the cluster share one server on every loopback address. The connections between agents are
-function calls, so it differs from the real agent only in how fast it is; what ranks do stands in `record`, and
-`overlaps` finds what must never be: two attempts of a job that train at the same time.
+Each faked container that starts is an agent, and lives as long as the container. It reads the pod's annotation a moment
+late, accepts pushed assignments, keeps its saved report for as long as its pod lives, never runs an attempt twice,
+reports to the leader (the first living worker of the assignment), and makes an unacknowledged report by exiting. All
+agents of the cluster share one server on every loopback address. The connections between agents are function calls, so
+it differs from the real agent only in its speed. `record` contains what ranks do, and `overlaps` what must never
+happen: two attempts of a job that train at the same time.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.names import ASSIGNMENT_ANNOTATION, JOB_NAME_LABEL, TOKEN_HEADER
 
-# Seconds that an annotation takes to be seen, and peers to notice a broken connection.
+# Seconds until an annotation is seen, and until peers notice a broken connection.
 ANNOTATION_SECONDS, BROKEN_SECONDS = 0.05, 0.03
 PING_SECONDS = 5.0
 
 
 @dataclass
 class FakedWorkers:
-    """See the module. Lives in the cluster's event loop."""
+    """Fakes workers as the module describes; it lives in the cluster's event loop."""
 
     cluster: LocalCluster
     script: dict[str, Script] = field(default_factory=dict)
@@ -52,7 +53,7 @@ class FakedWorkers:
     record: list[Run] = field(default_factory=list)
     overlaps: list[str] = field(default_factory=list)
     authorities: dict[AgentSettings, Authority] = field(default_factory=dict)
-    # Why assignments weren't taken: nobody but the operator may sign them.
+    # Reasons for refused assignments: only the operator may sign them.
     refused: list[str] = field(default_factory=list)
     agents: dict[str, Agent] = field(default_factory=dict)
     pods: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -74,7 +75,7 @@ class FakedWorkers:
         app.router.add_post("/v1/ack", self._acknowledge)
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
         await self._runner.setup()
-        # All of 127.0.0.0/8 is this machine; a free port keeps out of the way of real agents.
+        # All of 127.0.0.0/8 is this machine; a free port avoids the real agents' port.
         await web.TCPSite(self._runner, "0.0.0.0", 0).start()
         self.port = self._runner.addresses[0][1]
 
@@ -87,7 +88,7 @@ class FakedWorkers:
         await self._runner.cleanup()
 
     def play_on(self, runtime: FakeRuntime) -> None:
-        """Be the program of a node's faked containers."""
+        """Act as the program of a node's faked containers."""
 
         def started(config: ContainerConfig, container: Container) -> None:
             pod = self.pods.get(config.pod_uid)
@@ -101,7 +102,7 @@ class FakedWorkers:
         runtime.on_start = started
 
     def _print(self, pod: dict[str, Any]) -> None:
-        """A line in the container's log: the operator waits a while for one that is empty."""
+        """Write a line to the container's log, because the operator waits a while for an empty one."""
         metadata, node = pod["metadata"], pod["spec"]["nodeName"]
         life = self._lives[metadata["uid"]] = self._lives.get(metadata["uid"], -1) + 1
         path = self.cluster.kubelets[node].log_path(pod, "worker", life)
@@ -109,7 +110,7 @@ class FakedWorkers:
         path.write_text(f"2026-11-21T22:00:00.000000000Z stdout F {metadata['name']} trains\n")
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run something in the cluster's loop, from there."""
+        """Run something in the cluster's loop, when called from that loop."""
         task = asyncio.get_running_loop().create_task(work)
         self._spawned.add(task)
         task.add_done_callback(self._spawned.discard)
@@ -134,10 +135,10 @@ class FakedWorkers:
         if agent is not None and text:
             agent.take_text(text)
 
-    # What agents do together.
+    # Common actions of agents
 
     def leader(self, agent: Agent) -> Agent | None:
-        """The first living worker of the newest assignment that any of the job's agents knows."""
+        """Returns the first living worker of the newest assignment that any of the job's agents knows."""
         peers = {peer.worker: peer for peer in agent.peers()}
         known = [peer.assignment for peer in peers.values() if peer.assignment is not None]
         newest = max(known, key=lambda a: a.attempt, default=None)
@@ -153,7 +154,7 @@ class FakedWorkers:
         if leader is not None:
             leader.say({"type": "worker", **agent.worker_line()})
             for peer in agent.peers():
-                # What an earlier leader received is sent too.
+                # Reports that an earlier leader received are sent too.
                 if peer.report is not None:
                     leader.keep(peer.report)
 
@@ -164,24 +165,24 @@ class FakedWorkers:
         return time.monotonic() - self._watched[agent.job_uid] < within
 
     def rendezvous(self, agent: Agent, assignment: Assignment) -> None:
-        """When the last rank of an attempt is up, all of them have joined."""
+        """Joins all ranks of an attempt when the last of them is up."""
         present = {worker for place, worker in enumerate(assignment.workers) if place not in assignment.absent}
         runs = ((peer, peer.run) for peer in agent.peers() if peer.run is not None)
         peers = [peer for peer, run in runs if run.attempt == assignment.attempt and not run.preparing]
         if {peer.worker for peer in peers} != present:
             return
         if any(peer.run is not None and peer.run.joined is not None for peer in peers):
-            # A new pod of attempt 1, which names no uids, finds a group that is closed.
+            # A new pod of attempt 1, which names no uids, finds a closed group.
             return
         for other in self.record:
             if other.worker not in present:
-                # Who is absent may still be on its way out: without the others nobody trains.
+                # An absent rank may still be ending; without the others it doesn't train.
                 continue
             if other.job == agent.job and other.stopped is None and other.attempt != assignment.attempt:
                 self.overlaps.append(f"{agent.job}: attempt {assignment.attempt} joined while {other} ran")
             if other.job == agent.job and other.attempt == assignment.attempt and other.joined is not None:
-                # Attempt 1 names no uids, so that jobs start without the operator: where all of its pods were replaced
-                # while the operator is away, the new ones begin it again. Later attempts name their pods.
+                # Attempt 1 names no uids, so that jobs start without the operator: if all of its pods were replaced
+                # while the operator was away, the new ones start it again. Later attempts name their pods.
                 begun_again = assignment.attempt == 1 and other.stopped is not None
                 if not begun_again or other.pod in {peer.uid for peer in peers}:
                     self.overlaps.append(f"{agent.job}: attempt {assignment.attempt} joined twice: {other}")
@@ -206,7 +207,7 @@ class FakedWorkers:
             agent.end("Failed", reason=fault.reason, exitCode=fault.code, error="ValueError: on purpose")
 
     def gone(self, agent: Agent, run: Run | None) -> None:
-        """A container has ended: its ranks with it, and its peers notice."""
+        """Handles a container's end: its ranks end too, and its peers notice."""
         if self.agents.get(agent.uid) is agent:
             del self.agents[agent.uid]
         if run is not None:
@@ -217,7 +218,7 @@ class FakedWorkers:
                     self.later(self.timings.continued if able else BROKEN_SECONDS, peer.lose_peer, peer.run)
         self.publish_worker(agent)
 
-    # What the operator sees of it.
+    # The operator's view
 
     def _agent(self, request: web.Request) -> Agent:
         assert request.transport is not None
@@ -295,10 +296,10 @@ class FakedWorkers:
                 queue.put_nowait(b"")
 
     def forget(self, job: str) -> None:
-        """Drop what a job's ranks did."""
+        """Forget a job's records."""
         self.record[:] = [run for run in self.record if run.job != job]
         self.script.pop(job, None)
 
     def runs(self, job: str) -> list[Run]:
-        """A job's goes, without the workers that never met."""
+        """Returns a job's runs, without the workers that never met."""
         return [replace(run) for run in self.record if run.job == job]

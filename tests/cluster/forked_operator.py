@@ -1,6 +1,6 @@
-"""Operators that start in tenths of a second and can be killed like any process: forked from one that has imported all.
+"""Operators start in tenths of a second and can be killed like any process: they are forked from one with all imports.
 
-Used where a test kills an operator at each of its writes; `operator_under_test` starts it as users do.
+Tests that kill an operator at each of its writes use them; `operator_under_test` starts it as users do.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _main(settings: OperatorSettings, log: Path, disorder: int | None) -> None:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, stop.set)
-        # How many tasks there are, for tests that look for leaks.
+        # The number of tasks, for tests that look for leaks.
         loop.add_signal_handler(signal.SIGUSR1, lambda: print(f"tasks: {len(asyncio.all_tasks())}", flush=True))
         await Operator(settings, decide).run(stop)
 
@@ -44,7 +44,7 @@ def _main(settings: OperatorSettings, log: Path, disorder: int | None) -> None:
 
 
 class _Disorder:
-    """Hands events on as no API server should: some twice, some late (so in another order), some never."""
+    """Delivers events as no API server should: some twice, some late (so in another order), some never."""
 
     def __init__(self, receive: Callable[[WatchEvent], None], random_: random.Random) -> None:
         self._receive_event, self._random = receive, random_
@@ -62,10 +62,10 @@ class _Disorder:
 
 
 class ForkedOperator:
-    """An operator's process; `kill` is SIGKILL."""
+    """Runs an operator's process; `kill` is SIGKILL."""
 
     def __init__(self, settings: OperatorSettings, log: Path, disorder: int | None = None) -> None:
-        """`disorder`: a seed; events then come twice, late, in another order, or never."""
+        """If `disorder` is set, it is a seed: events then come twice, late, in another order, or never."""
         arguments = (settings, log, disorder)
         self.process: BaseProcess = context.Process(target=_main, args=arguments, daemon=True)
         self.process.start()
@@ -78,7 +78,7 @@ class ForkedOperator:
         self.process.kill()
 
     def stop(self) -> None:
-        """SIGTERM, and wait until it has ended."""
+        """Send SIGTERM, and wait until it has ended."""
         if self.process.is_alive():
             self.process.terminate()
         self.process.join(10)

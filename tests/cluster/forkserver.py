@@ -1,6 +1,6 @@
-"""The process that the tests' operators are forked from: it has imported all that an operator is, once for them all.
+"""The tests' operators are forked from this process, which has imported everything that an operator needs.
 
-An operator in a Python of its own is more than a second of work before it begins, and many a test starts one.
+In a Python of its own, an operator works for more than a second before it begins, and many tests start one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from trainmaster.cli.main import app
 
 context = multiprocessing.get_context("forkserver")
-# The command imports what it runs when it runs.
+# The command imports its parts only when it runs.
 context.set_forkserver_preload([__name__, "tests.cluster.forked_operator"])
 
 
@@ -27,7 +27,7 @@ def log_to(log: Path) -> None:
 
 
 def trainmaster(arguments: Sequence[str], log: Path) -> None:
-    """Is the program `trainmaster` with these arguments."""
+    """Do what the program `trainmaster` does with these arguments."""
     log_to(log)
     os.environ["COLUMNS"] = "200"
     app(arguments)

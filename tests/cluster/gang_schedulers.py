@@ -1,7 +1,7 @@
-"""Gang schedulers as far as a job sees them: minimal CRDs, with the fields of theirs that matter, and their acts.
+"""Gang schedulers are simulated as a job sees them: minimal CRDs, with the fields that matter, and their actions.
 
-The fields are those of github.com/volcano-sh/apis (scheduling/v1beta1); unknown ones would be pruned, so what a test
-finds in the API server fits the real CRD.
+The fields are those of github.com/volcano-sh/apis (scheduling/v1beta1). The API server would prune unknown ones, so
+everything that a test finds there fits the real CRD.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ POD_GROUP = {"minMember": WHOLE, "minResources": QUANTITIES, "queue": STRING, "p
 
 
 def definition(group: str, version: str, kind: str, spec: dict[str, Any], **schema: Any) -> dict[str, Any]:
-    """A CustomResourceDefinition with a status subresource."""
+    """Returns a CustomResourceDefinition with a status subresource."""
     plural = f"{kind.lower()}s"
     properties = {"spec": {"type": "object", "properties": spec}, "status": schema.get("status", ANYTHING)}
     return {
@@ -56,7 +56,7 @@ VOLCANO = definition("scheduling.volcano.sh", "v1beta1", "PodGroup", POD_GROUP)
 
 @contextmanager
 def installed(cluster: Cluster, *definitions: dict[str, Any]) -> Iterator[None]:
-    """The types are served meanwhile."""
+    """Serves the types during the block."""
     cluster.apply(*definitions)
     names = [f"crd/{one['metadata']['name']}" for one in definitions]
     try:
@@ -67,7 +67,7 @@ def installed(cluster: Cluster, *definitions: dict[str, Any]) -> Iterator[None]:
 
 
 def bind(cluster: Cluster, pod: dict[str, Any], node: str) -> None:
-    """What a scheduler does at the end."""
+    """Binds a pod, as a scheduler does in the end."""
     metadata = pod["metadata"]
     body = {
         "apiVersion": "v1",
@@ -149,7 +149,7 @@ NOW = "2026-11-21T04:00:00Z"
 
 
 def patch(cluster: Cluster, name: str, manager: str, admission: dict[str, Any], **conditions: tuple[bool, str]) -> None:
-    """What one of Kueue's field managers writes into a Workload's status: all of its conditions, and an admission."""
+    """Writes a Workload's status as one of Kueue's field managers does: all of its conditions, and an admission."""
     path = f"/apis/kueue.x-k8s.io/v1beta2/namespaces/{cluster.namespace}/workloads/{name}/status"
     made = [
         {
@@ -173,7 +173,7 @@ def patch(cluster: Cluster, name: str, manager: str, admission: dict[str, Any], 
 
 
 def admit(cluster: Cluster, name: str, count: int, flavor: str) -> None:
-    """Kueue admits a Workload of one pod set."""
+    """Admits a Workload of one pod set, as Kueue does."""
     assignment = {"name": "worker", "count": count, "flavors": {"nvidia.com/gpu": flavor}}
     admission = {"clusterQueue": "cluster", "podSetAssignments": [assignment]}
     admitted, evicted = (True, "Admitted"), (False, "QuotaReserved")
@@ -181,5 +181,5 @@ def admit(cluster: Cluster, name: str, count: int, flavor: str) -> None:
 
 
 def evict(cluster: Cluster, name: str, reason: str) -> None:
-    """Kueue wants the quota back, and waits until the job has stopped."""
+    """Takes the quota back, as Kueue does, and waits until the job has stopped."""
     patch(cluster, name, "kueue-eviction", {}, Evicted=(True, reason))

@@ -1,10 +1,10 @@
-"""The service account that the tests' operators run as: with the chart's own rights, held to its admission policy.
+"""The tests' operators run as this service account, with the chart's rights and under its admission policy.
 
-So a right that is missing shows as a job that doesn't come to its end. With TRAINMASTER_TEST_RIGHTS (a folder) every
-process of the embedded cluster's tests records there what its operators asked for; `python -m tests.rights FOLDER` then
-compares that with what the chart gives.
+So if a right is missing, a job doesn't finish. With TRAINMASTER_TEST_RIGHTS (a folder) every process of the embedded
+cluster's tests records there which rights its operators used; `python -m tests.rights FOLDER` then compares them with
+the chart's.
 
-Each process of pytest-xdist has an account of its own: on a given cluster the others still need theirs when one ends.
+Each process of pytest-xdist has its own account, because on a given cluster the others still need theirs when one ends.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ KUBECTL = Path(sys.executable).with_name("kubectl")
 RELEASE = f"under-test-{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}"
 HOME = f"trainmaster-{RELEASE}"
 RECORD = "TRAINMASTER_TEST_RIGHTS"
-# Operators of the tests run outside of the cluster, where they reach agents through the API server.
+# The tests' operators run outside the cluster, where they reach agents through the API server.
 VALUES: dict[str, Any] = {
     "operator": {"reach": "proxy"},
     "admissionPolicy": {"enabled": True},
     "jobNetworkPolicies": {"enabled": True},
     "rbac": {"aggregate": False},
 }
-# The chart's name ends the account's, however a release is called.
+# The account's name ends with the chart's, whatever the release is called.
 _ACCOUNT = "trainmaster"
 
 
 @dataclass(frozen=True)
 class _Account:
-    """What was made in a cluster, and a token of the account."""
+    """Holds the objects made in a cluster, and a token of the account."""
 
     objects: list[dict[str, Any]]
     token: str
@@ -50,7 +50,7 @@ _made: dict[Path, _Account] = {}
 
 
 def rendered(values: dict[str, Any], *templates: str) -> list[dict[str, Any]]:
-    """The objects of the chart's templates."""
+    """Returns the objects of the chart's templates."""
     with Chart.load(str(CHART)) as chart:
         files = chart.render(values, name=RELEASE, namespace=HOME)
     texts = (files[f"trainmaster/templates/{template}"] for template in templates)
@@ -58,7 +58,7 @@ def rendered(values: dict[str, Any], *templates: str) -> list[dict[str, Any]]:
 
 
 def operator_kubeconfig(admin: Path, folder: Path) -> Path:
-    """A kubeconfig of the account, made in the cluster of the administrator's kubeconfig when it is first asked for."""
+    """Returns a kubeconfig of the account, which is made in the administrator's cluster on the first call."""
     if admin not in _made:
         home = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}}
         objects = [home, *rendered(VALUES, "rbac.yaml", "admission-policy.yaml")]
@@ -76,7 +76,7 @@ def operator_kubeconfig(admin: Path, folder: Path) -> Path:
 
 
 def remove_account(admin: Path) -> None:
-    """Takes the account and its rights out of the cluster again, where they were made."""
+    """Removes the account and its rights from the cluster, if they were made."""
     made = _made.pop(admin, None)
     if made is not None:
         _kubectl(admin, "delete", "--wait=false", "-f", "-", stdin=yaml.safe_dump_all(reversed(made.objects)))
@@ -91,7 +91,7 @@ def _kubectl(kubeconfig: Path, *arguments: str, stdin: str | None = None) -> str
 
 @dataclass
 class RecordingAuthorizer:
-    """Decides as the cluster's own does, and records in a file what operators asked for."""
+    """Decides as the cluster's own authorizer does, and records operators' requests in a file."""
 
     inner: Authorizer
     file: Path
@@ -102,7 +102,7 @@ class RecordingAuthorizer:
         user, _, account = attributes.user.name.rpartition(":")
         if account.endswith(_ACCOUNT) and user.startswith("system:serviceaccount:") and attributes.resource:
             resource = attributes.resource + (f"/{attributes.subresource}" if attributes.subresource else "")
-            # A name is of interest where a rule gives a right to one name only.
+            # A name matters only if a rule gives a right to one name.
             named = attributes.name if attributes.resource in ("leases", "secrets") else ""
             line = json.dumps([attributes.group, resource, attributes.verb, named])
             if line not in self._recorded:
@@ -113,7 +113,7 @@ class RecordingAuthorizer:
 
 
 def authorizer(api: Api) -> Authorizer | RecordingAuthorizer:
-    """For an embedded cluster of the tests."""
+    """Returns the authorizer of an embedded cluster of the tests."""
     folder = os.environ.get(RECORD)
     if not folder:
         return Authorizer(api)

@@ -1,5 +1,6 @@
-"""The operator as a user starts it, by its command's arguments: a process of its own, for one namespace of the test
-cluster, with the chart's rights."""
+"""The operator runs as a user starts it, by its command's arguments: a separate process, for one namespace of the test
+cluster, with the chart's rights.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ _installed: dict[str, tuple[str, int]] = {}
 
 @dataclass
 class OperatorProcess:
-    """Start it, stop it with SIGTERM, or kill it; its log is in `log`."""
+    """Runs an operator that can be started, stopped with SIGTERM, or killed; its log is in `log`."""
 
     cluster: Cluster
     log: Path
@@ -44,13 +45,13 @@ class OperatorProcess:
             time.sleep(0.02)
 
     def kill(self) -> None:
-        """As when its node dies."""
+        """Kill it, as when its node dies."""
         if self.process is not None:
             self.process.kill()
             self.process.join()
 
     def stop(self) -> None:
-        """As when its Deployment is scaled down."""
+        """Stop it, as when its Deployment is scaled down."""
         if self.process is None:
             return
         self.process.terminate()
@@ -67,9 +68,9 @@ class OperatorProcess:
 
 
 def install_crd(cluster: Cluster) -> None:
-    """The custom resource, and wait until it is served.
+    """Installs the custom resource, and waits until it is served.
 
-    An apply of so large an object takes long, so nothing is done where it stands as the last call left it.
+    Applying such a large object takes long, so nothing is done if it is unchanged since the last call.
     """
     if cluster.server not in _installed or _installed[cluster.server] != _served(cluster):
         apply_crd(cluster)
@@ -84,7 +85,7 @@ def apply_crd(cluster: Cluster) -> None:
 
 
 def _served(cluster: Cluster) -> tuple[str, int] | None:
-    """Which custom resource is served: its uid, and the generation that a change of its spec counts up."""
+    """Returns which custom resource is served: its uid, and the generation, which a change of its spec increases."""
     status, found = cluster.request("GET", _CRD)
     # A new definition has `conditions: null` for a moment.
     conditions = (found["status"].get("conditions") or []) if status == 200 else []
@@ -95,7 +96,7 @@ def _served(cluster: Cluster) -> tuple[str, int] | None:
 
 @contextmanager
 def running_operator(cluster: Cluster, folder: Path, *arguments: str) -> Iterator[OperatorProcess]:
-    """An operator for the cluster's namespace, with the custom resource installed."""
+    """Starts an operator for the cluster's namespace, with the custom resource installed."""
     install_crd(cluster)
     operator = OperatorProcess(cluster, folder / "operator.log", arguments)
     operator.start()
@@ -108,7 +109,7 @@ def running_operator(cluster: Cluster, folder: Path, *arguments: str) -> Iterato
 
 
 def training_job(name: str, script: str, *, workers: int = 2, **spec: Any) -> dict[str, Any]:
-    """A job whose ranks run a small Python script, one a worker."""
+    """Returns a job whose ranks run a small Python script, one per worker."""
     return {
         "apiVersion": "trainmaster.dev/v1alpha1",
         "kind": "DistributedTrainingJob",
@@ -124,11 +125,11 @@ def training_job(name: str, script: str, *, workers: int = 2, **spec: Any) -> di
 
 
 def status(cluster: Cluster, name: str = "job") -> dict[str, Any]:
-    """The job's status."""
+    """Returns the job's status."""
     return dict(cluster.get("dtj", name).get("status") or {})
 
 
 def condition(cluster: Cluster, kind: str, name: str = "job") -> dict[str, Any]:
-    """One condition of the job; empty where it isn't there."""
+    """Returns one condition of the job; empty if it is missing."""
     found = [item for item in status(cluster, name).get("conditions", []) if item["type"] == kind]
     return dict(found[0]) if found else {}

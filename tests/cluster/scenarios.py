@@ -1,8 +1,8 @@
-"""What the scenarios of test_failures_*.py share: one operator, a job that a test watches, and ways to break it.
+"""The scenarios of test_failures_*.py share one operator, a job that a test watches, and ways to break it.
 
-A scenario's job runs `train(...)`: its ranks step together, as those of a real job do, so when one of them ends or
-stops the others suffer too and say so. They step on in every attempt until the test makes its fault; in the attempt
-after the last fault they end with 0 after a few steps. So a job that recovered ends as Succeeded.
+A scenario's job runs `train(...)`. Its ranks step together, as a real job's do, so if one of them ends or stops, the
+others fail too and report it. In every attempt they step until the test makes its fault; in the attempt after the last
+fault they end with 0 after a few steps. So a job that recovered ends as Succeeded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trainmaster.client.jobs import JobClient
 from trainmaster_local.config import NodeConfig
 from trainmaster_local.testing.clusters import Cluster
 
-# Long enough for a machine that does ten other things; nothing waits that long when all is well.
+# Long enough for a machine that does ten other things; a healthy test never waits this long.
 SECONDS = 60.0
 
 _TRAIN = """
@@ -73,14 +73,15 @@ _STARTED = re.compile(r"rank (\d+) of (\d+), attempt (\d+), pid (\d+), parent (\
 
 
 def train(faults: int = 1, first: str = "", together: str = "") -> str:
-    """A rank's program: attempts 1 to `faults` wait for a fault, the next one ends well. `first`: lines of Python that
-    each rank runs before its first step; they know `rank`, `attempt` and `last`. `together`: the same once all ranks
-    run, for a fault after which each of them has said so."""
+    """Returns a rank's program: attempts 1 to `faults` wait for a fault, the next one ends well. `first` is lines of
+    Python that each rank runs before its first step; they can use `rank`, `attempt` and `last`. `together` is the same,
+    run once all ranks run, for a fault after which each of them has reported it.
+    """
     return _TRAIN.format(faults=faults, first=textwrap.dedent(first), together=textwrap.dedent(together))
 
 
 class Start(NamedTuple):
-    """What a rank says of itself when it starts."""
+    """Holds what a rank prints about itself when it starts."""
 
     rank: int
     world: int
@@ -91,14 +92,14 @@ class Start(NamedTuple):
 
 @dataclass
 class Scenario:
-    """A job by name, as a person sees it with kubectl, and what can be done to its processes."""
+    """Shows a job by name, as a person sees it with kubectl, and acts on its processes."""
 
     cluster: Cluster
     client: JobClient
     name: str
 
     def apply(self, script: str | None = None, *, workers: int = 2, **spec: Any) -> None:
-        """Applies the job. Its ranks wait for one fault where no other script is given."""
+        """Applies the job. Its ranks wait for one fault unless another script is given."""
         self.cluster.apply(training_job(self.name, script or train(), workers=workers, **spec))
 
     @property
@@ -108,17 +109,17 @@ class Scenario:
 
     @property
     def failures(self) -> list[Mapping[str, Any]]:
-        """Newest first."""
+        """Returns the failures, newest first."""
         return list(self.status.get("failures") or [])
 
     @property
     def accounts(self) -> tuple[int, int, int]:
-        """Attempt, restarts, disruptions."""
+        """Returns attempt, restarts and disruptions."""
         status = self.status
         return status.get("attempt", 0), status.get("restarts", 0), status.get("disruptions", 0)
 
     def why(self, condition: str) -> Mapping[str, Any]:
-        """One of the status's conditions."""
+        """Returns one of the status's conditions."""
         conditions = self.status.get("conditions") or []
         return next((item for item in conditions if item["type"] == condition), {})
 
@@ -127,7 +128,7 @@ class Scenario:
         return self.cluster.eventually(check, seconds, f"{self.name}: {what}")
 
     def until_phase(self, phase: str, attempt: int = 0, seconds: float = SECONDS) -> Mapping[str, Any]:
-        """Waits for a phase, in this attempt at least; returns the status."""
+        """Waits for a phase, in this attempt or a later one; returns the status."""
 
         def reached() -> Mapping[str, Any] | None:
             status = self.status
@@ -140,7 +141,7 @@ class Scenario:
         return found
 
     def until_training(self, attempt: int = 1, workers: int = 2) -> dict[int, Start]:
-        """Waits until all ranks of an attempt have started and the status says so."""
+        """Waits until all ranks of an attempt have started and the status shows it."""
         started = self.until_started(attempt, workers)
         self.until_phase("Running", attempt)
         return started
@@ -155,7 +156,7 @@ class Scenario:
         return found if len(found) >= workers else None
 
     def starts(self) -> list[Start]:
-        """Every start of a rank that is in the logs of the pods that are there, their containers' last runs too."""
+        """Returns every start of a rank in the logs of the present pods, including their containers' previous runs."""
         return [
             Start(*map(int, found.groups()))
             for name, pod in self.pods().items()
@@ -165,7 +166,7 @@ class Scenario:
         ]
 
     def log(self, pod: str, *, previous: bool = False) -> str:
-        """A worker's output; empty while it has none."""
+        """Returns a worker's output; empty while there is none."""
         path = f"/api/v1/namespaces/{self.client.namespace}/pods/{pod}/log"
         query = {"container": "worker", **({"previous": "true"} if previous else {})}
         try:
@@ -174,7 +175,7 @@ class Scenario:
             return ""
 
     def kept_log(self, worker: int) -> str:
-        """What is kept of a worker's log when the pods are gone."""
+        """Returns the part of a worker's log that is kept when the pods are gone."""
         data = self.until(lambda: self.cluster.get("configmap", f"{self.name}-logs")["data"], "its logs are kept")
         return str(data.get(f"worker-{worker}.log", ""))
 
@@ -188,7 +189,7 @@ class Scenario:
         return [_restarts(pod) for pod in self.pods().values()]
 
     def nodes(self) -> dict[str, str]:
-        """Where each pod is."""
+        """Returns each pod's node."""
         return {name: pod["spec"].get("nodeName", "") for name, pod in self.pods().items()}
 
     def send(self, worker: int, pid: int, number: signal.Signals) -> None:
@@ -196,12 +197,12 @@ class Scenario:
         if self.cluster.shared.embedded is not None:
             os.kill(pid, number)
         else:
-            # By Python, because slim images have no kill: it belongs to procps.
+            # Python sends it, because slim images have no kill, which belongs to procps.
             program = f"import os; os.kill({pid}, {int(number)})"
             self.cluster.kubectl("exec", f"{self.name}-{worker}", "-c", "worker", "--", "python3", "-c", program)
 
     def kill_agent(self, worker: int, start: Start) -> None:
-        """SIGKILL for the first process of a worker's container."""
+        """Sends SIGKILL to the first process of a worker's container."""
         self.cluster.shared.needs_embedded("a container can't kill its own first process (pid_namespaces(7))")
         os.kill(start.parent, signal.SIGKILL)
 
@@ -210,14 +211,14 @@ class Scenario:
         self.cluster.patch("dtj", self.name, {"spec": json.loads(spec)})
 
     def succeeds(self, attempt: int, restarts: int = 0, disruptions: int = 0) -> None:
-        """Waits for the job's good end, after so many attempts, restarts and disruptions."""
+        """Waits until the job succeeds, and checks its attempts, restarts and disruptions."""
         self.until_phase("Succeeded")
         assert self.accounts == (attempt, restarts, disruptions), self.failures
 
 
 @dataclass
 class Stage:
-    """The operator and the two namespaces that it serves; in `other`, tests set quotas and the like."""
+    """Holds the operator and the two namespaces that it serves; in `other`, tests set quotas and the like."""
 
     main: Cluster
     other: Cluster
@@ -226,7 +227,7 @@ class Stage:
 
     @contextmanager
     def scenario(self, cluster: Cluster | None = None) -> Iterator[Scenario]:
-        """A job with a name of its own, in the main namespace unless another is given."""
+        """Makes a job with a new name, in the main namespace unless another is given."""
         where = cluster or self.main
         name = f"job-{next(self._numbers)}"
         made = Scenario(where, JobClient(where.namespace, kubeconfig=str(where.kubeconfig)), name)
@@ -241,7 +242,7 @@ class Stage:
 
     @contextmanager
     def nodes(self, count: int, gpus: int = 2) -> Iterator[list[str]]:
-        """Nodes of the embedded cluster for one test alone, labelled `for: <the first one's name>`."""
+        """Adds nodes to the embedded cluster for one test alone, labelled `for: <the first one's name>`."""
         embedded = self.main.embedded
         first = next(self._numbers)
         names = [f"node-{first}-{index}" for index in range(count)]
@@ -260,7 +261,7 @@ class Stage:
 
 @contextmanager
 def new_stage(main: Cluster, other: Cluster, folder: Path) -> Iterator[Stage]:
-    """An operator for both namespaces."""
+    """Starts an operator for both namespaces."""
     with running_operator(main, folder, "--namespace", other.namespace) as operator:
         yield Stage(main, other, operator)
 

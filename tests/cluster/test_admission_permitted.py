@@ -1,4 +1,4 @@
-"""The operator's own work, and everybody else's, passes the chart's admission policy."""
+"""The chart's admission policy permits the operator's own work, and everybody else's."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def operator(shared_cluster: SharedCluster) -> Iterator[Operator]:
 
 def test_the_operator_s_work_is_let_through(operator: Operator) -> None:
     operator.team.kubectl("delete", "--namespace", operator.home, "secret", "trainmaster-signing-keys")
-    # In this order: some need what those before made.
+    # The order matters: some requests need what earlier ones made.
     answers = {name: operator.ask(make(operator)) for name, make in WORK.items()}
     assert {name: answer for name, answer in answers.items() if answer.code >= 300} == {}
 
@@ -85,7 +85,7 @@ def test_a_job_goes_when_its_user_said_so_and_it_has_ended(operator: Operator) -
     job = f"{JOBS}/finished"
     ended = {"status": {"phase": "Succeeded"}}
     assert operator.ask(merge(f"{job}/status", ended)).code == 200
-    # Nobody asked for it to go.
+    # Nobody has requested its deletion.
     assert operator.ask(delete(job)).refused
     patch = json.dumps({"spec": {"runPolicy": {"ttlSecondsAfterFinished": 0}}})
     operator.team.kubectl("patch", "dtj", "finished", "--type=merge", "-p", patch)

@@ -1,4 +1,4 @@
-"""Whoever holds the operator's token is refused all that isn't the operator's work, by the chart's admission policy."""
+"""The chart's admission policy refuses everything that isn't the operator's work to anyone who holds its token."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ JOB_NAME = "trainmaster.dev/job-name"
 
 
 def ghosts(o: Operator, *owners: dict[str, Any]) -> dict[str, Any]:
-    """Pods that take their node over, for a job that nobody has made."""
+    """Returns pods that take over their node, for a job that nobody has made."""
     invented = o.owner(name="ghost", uid="ghost")
     body = o.stateful_set("ghost", labels={LABEL: "ghost", JOB_NAME: "ghost"}, ownerReferences=[invented, *owners])
     body["spec"]["selector"]["matchLabels"] = {LABEL: "ghost"}
@@ -169,7 +169,7 @@ ATTACKS: Mapping[str, Callable[[Operator], Request]] = {
         f"{SECRETS}/trainmaster-agents-0000000000", {"stringData": {"token": "mine"}}
     ),
     "change a foreign Secret": lambda _: merge(f"{SECRETS}/foreign", {"stringData": {"token": "mine"}}),
-    # Who rotates them is a person, with rights of their own.
+    # Only a person with other rights rotates them.
     "change its signing keys": lambda _: merge(
         f"{HOME_SECRETS}/trainmaster-signing-keys", {"stringData": {"key": "new"}}
     ),
@@ -215,5 +215,5 @@ def operator(shared_cluster: SharedCluster) -> Iterator[Operator]:
 def test_the_operator_s_token_is_good_for_no_other_s_objects(operator: Operator, name: str) -> None:
     answer = operator.ask(ATTACKS[name](operator))
     assert answer.refused, answer
-    # It is the operator's own policy that says so, in a sentence.
+    # The operator's own policy refused it, in a sentence.
     assert "Trainmaster's operator" in answer.body["message"]

@@ -1,4 +1,4 @@
-"""Pods of images of their own mount the agent from a ConfigMap of their namespace (`writing.agent_config_maps`)."""
+"""Pods of custom images mount the agent from a ConfigMap of their namespace (`writing.agent_config_maps`)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def names(cluster: Cluster) -> list[str]:
 
 
 def delete(cluster: Cluster, *jobs: str) -> None:
-    """Deletes jobs and their sets: an API server without its controllers collects no garbage."""
+    """Deletes jobs and their sets, because an API server without its controllers collects no garbage."""
     cluster.delete("dtj", *jobs)
     cluster.delete("statefulset", *jobs, missing_ok=True)
 
@@ -92,7 +92,7 @@ def test_one_that_the_operator_has_not_made_is_not_run(
         "immutable": True,
         "binaryData": {"agent.pyz": base64.b64encode(zipapp_bytes()).decode()},
     }
-    # By create: half a megabyte is too much for the annotation of an apply.
+    # Created rather than applied: half a megabyte is too much for the annotation of an apply.
     cluster.kubectl("create", "-f", "-", stdin=json.dumps({**there, **changes}))
     cluster.apply(own_image("job", "pass"))
     said = until_condition_says(cluster, problem)
@@ -179,7 +179,7 @@ def test_whoever_may_only_write_config_maps_runs_nothing_in_a_jobs_pods(
 
 @pytest.mark.usefixtures("pods_run")
 def test_a_training_that_names_a_mounted_path_is_read(cluster: Cluster, operator: OperatorProcess) -> None:
-    """What the loop compares it with is in the pods' environment."""
+    """The loop compares it with a variable in the pods' environment."""
     spec = {
         "launcher": "exec",
         "command": ["python3", "-m", "trainloop", "--config", "/etc/trainmaster/training.yaml", "--print-config"],
@@ -191,12 +191,12 @@ def test_a_training_that_names_a_mounted_path_is_read(cluster: Cluster, operator
 
 
 def _why(cluster: Cluster) -> str:
-    """What the job says of its end."""
+    """Returns the job's message about its end."""
     return str(condition(cluster, "Failed")["message"])
 
 
 def _runs_again(cluster: Cluster) -> bool:
-    """Each of the deleted pods may have ended an attempt."""
+    """Returns whether the job runs again; each of the deleted pods may have ended an attempt."""
     found = status(cluster)
     return found["phase"] == "Running" and found["attempt"] > 1
 

@@ -1,7 +1,7 @@
-"""No restart waits for the kubelet's crash back-off: not where every failure is reported by an exit because the
-operator reaches no agent, and not where an agent is killed again and again.
+"""No restart waits for the kubelet's crash back-off, even if every failure is reported by an exit because the operator
+reaches no agent, or if an agent is killed repeatedly.
 
-The kubelet here backs off as Kubernetes' does: 10 s from the second exit of a container on, doubled each time.
+The kubelet here backs off as Kubernetes' does: 10 s from a container's second exit on, doubled each time.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from trainmaster_local.config import KubeletTimings
 from trainmaster_local.testing.clusters import SharedCluster, new_namespace
 from trainmaster_operator.reconciling.observed.situation import CLOCK_SLACK
 
-# Nobody listens there.
+# Nothing listens there.
 NO_STREAMS = ("--reach", "direct", "--agent-port", "9")
 
 
 @pytest.fixture
 def deaf(shared_cluster: SharedCluster, pods_run: None, tmp_path: Path) -> Iterator[Stage]:
-    """An operator that no agent reaches."""
+    """Starts an operator that no agent reaches."""
     with new_namespace(shared_cluster) as made, running_operator(made, tmp_path, *NO_STREAMS) as operator:
         yield Stage(made, made, operator)
 
 
 @pytest.fixture
 def hearing(shared_cluster: SharedCluster, pods_run: None, tmp_path: Path) -> Iterator[Stage]:
-    """An operator that agents reach."""
+    """Starts an operator that agents reach."""
     with new_namespace(shared_cluster) as made, running_operator(made, tmp_path) as operator:
         yield Stage(made, made, operator)
 
@@ -59,9 +59,9 @@ def test_an_agent_is_killed_again_and_again_and_no_container_backs_off(hearing: 
             started = scenario.until_started(attempt)
             uids.append(scenario.uids())
             assert max(scenario.container_restarts()) <= 1
-            # Later, so that the end can't belong to the attempt before.
+            # Later, so that the end can't belong to the previous attempt.
             time.sleep(CLOCK_SLACK + 0.5)
-            # The agent, and with it all that is in its container: its rank is the agent's own child.
+            # This kills the agent and everything in its container: its rank is the agent's own child.
             scenario.send(1, started[1].parent, signal.SIGKILL)
         scenario.succeeds(attempt=5, restarts=4)
         killed, other = f"{scenario.name}-1", f"{scenario.name}-0"
@@ -79,7 +79,7 @@ def test_the_same_rank_fails_again_and_again_and_no_container_backs_off(deaf: St
         for attempt in (1, 2, 3):
             started = scenario.until_started(attempt)
             uids.append(scenario.uids())
-            # One at once, which costs nothing, and never a second one.
+            # One immediate restart, which costs nothing, and never a second one.
             assert max(scenario.container_restarts()) <= 1
             scenario.send(1, started[1].pid, signal.SIGKILL)
         scenario.succeeds(attempt=4, restarts=3)

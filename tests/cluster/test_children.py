@@ -1,4 +1,6 @@
-"""A job's children on a real API server's rules: who owns which field, what a late write does, and what it costs."""
+"""A job's children follow a real API server's rules: who owns which field, what a late write does, and what it
+costs.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ from trainmaster_operator.rendering import Manifest, Placement, first_assignment
 
 @dataclass
 class Writing:
-    """What an operator has of a job that it has just seen."""
+    """Holds an operator's view of a job that it has just seen."""
 
     cluster: KubernetesCluster
     store: Store
@@ -49,7 +51,7 @@ class Writing:
         return found
 
     def the_set(self, replicas: int = 0, **options: Any) -> Manifest:
-        """The job's StatefulSet, rendered; no pods unless asked for."""
+        """Returns the job's StatefulSet, rendered; without pods unless they are requested."""
         job = self.snapshot().job
         identity = JobIdentity(self.key.namespace, self.key.name, job.uid)
         assert job.spec is not None
@@ -58,12 +60,12 @@ class Writing:
         return next(manifest for manifest in manifests if manifest.kind == "StatefulSet")
 
     async def write(self, manifest: Manifest) -> dict[str, Any]:
-        """One try; returns the set as it is then."""
+        """Makes one attempt to write; returns the set afterwards."""
         await self.writer.write(self.key, self.snapshot(), manifest.body)
         return await self.cluster.get(whole(STATEFUL_SETS), self.key.namespace, self.key.name)
 
     async def bring(self, manifest: Manifest) -> dict[str, Any]:
-        """As the queue does it: again where the set's controller wrote its status first."""
+        """Writes as the queue does: it repeats if the set's controller wrote its status first."""
         while True:
             try:
                 return await self.write(manifest)
@@ -72,7 +74,7 @@ class Writing:
 
 
 def with_job(cluster: Cluster, work: Callable[[Writing], Awaitable[None]]) -> None:
-    """Run `work` with a job that no operator knows of."""
+    """Runs `work` with a job that no operator knows of."""
     install_crd(cluster)
     cluster.apply(training_job("bert", "pass"))
 
@@ -98,7 +100,7 @@ def on_pool(name: str) -> Placement:
 
 
 def test_a_field_that_a_later_rendering_drops_goes_although_a_create_wrote_it(cluster: Cluster) -> None:
-    """A job that Kueue moves to another flavor would wait for a node that has the labels of both."""
+    """Otherwise a job that Kueue moves to another flavor would wait for a node with the labels of both."""
 
     async def work(writing: Writing) -> None:
         made = await writing.bring(writing.the_set(2, placements={"worker": on_pool("a")}))
@@ -107,7 +109,7 @@ def test_a_field_that_a_later_rendering_drops_goes_although_a_create_wrote_it(cl
         moved = await writing.bring(writing.the_set(2))
         assert "nodeSelector" not in pod_spec(moved)
         assert [entry["operation"] for entry in ours(moved)] == ["Apply"]
-        # What Kubernetes filled in at the create is as it was.
+        # Kubernetes' own defaults from the create are unchanged.
         left_out = ("nodeSelector", "containers", "tolerations")
         kept = [{k: v for k, v in pod_spec(found).items() if k not in left_out} for found in (made, moved)]
         assert kept[0] == kept[1]
@@ -143,7 +145,7 @@ def ours(found: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_an_object_of_a_childs_name_is_not_written_over(cluster: Cluster) -> None:
-    """Also not one that is there only when the write comes: nothing was read before it."""
+    """This includes an object that appears only when the write comes, so that nothing was read before."""
 
     async def work(writing: Writing) -> None:
         theirs = json.loads(json.dumps(dict(writing.the_set().body)))
@@ -202,7 +204,7 @@ def test_a_child_that_is_gone_is_not_made_again_by_an_apply(cluster: Cluster) ->
 
 
 def test_a_job_costs_three_writes_until_its_pods_exist_and_seven_of_its_objects_in_all(tmp_path: Path) -> None:
-    """Events and the kept logs apart."""
+    """Events and the kept logs don't count."""
     with faked_cluster(tmp_path) as world:
         writes: list[tuple[str, str, bool]] = []
 
@@ -228,7 +230,7 @@ def test_a_job_costs_three_writes_until_its_pods_exist_and_seven_of_its_objects_
 
 
 def test_a_foreign_pod_with_the_jobs_labels_is_no_worker(tmp_path: Path) -> None:
-    """Its report would have restarted the job, and it would have got the assignment."""
+    """Its report would have restarted the job, and it would have received the assignment."""
     with faked_cluster(tmp_path) as world:
         touched: list[tuple[str, str]] = []
 
@@ -261,7 +263,7 @@ def test_a_foreign_pod_with_the_jobs_labels_is_no_worker(tmp_path: Path) -> None
 
 
 def foreign_pod(job_uid: str) -> dict[str, Any]:
-    """A pod with all of the job's labels that a tenant made; no scheduler takes it."""
+    """Makes a tenant's pod with all of the job's labels; no scheduler takes it."""
     labels = {"trainmaster.dev/job-name": "job", "trainmaster.dev/job-uid": job_uid}
     return {
         "apiVersion": "v1",

@@ -1,4 +1,4 @@
-"""The user's code without an image: submitted, pushed into running jobs, lost and brought back, broken and repaired."""
+"""The user's code needs no image: it is submitted, pushed into running jobs, lost and restored, broken and repaired."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainmaster.cli.main import program
 from trainmaster.client import InvalidRequest
 from trainmaster.client.code import Archive, archive_files, archive_folder, push_code, submit_with_code
 
-# One rank a worker; it says which code it runs, from where, and what the agent has set up for it.
+# One rank per worker; it prints which code it runs, from where, and what the agent has set up for it.
 SCRIPT = """
 import json, os, pathlib, signal, sys, time
 from lib.version import VERSION
@@ -32,7 +32,7 @@ for step in range(1, 10_000):
 
 
 def code(version: str, script: str = SCRIPT, **files: bytes) -> Archive:
-    """The code of a version."""
+    """Returns a version's code."""
     own = {"train.py": textwrap.dedent(script).encode(), "lib/version.py": f"VERSION = {version!r}\n".encode()}
     return archive_files({**own, "lib/__init__.py": b"", **files})
 
@@ -47,7 +47,7 @@ def manifest(name: str, **spec: Any) -> dict[str, Any]:
 
 
 def until_code(scenario: Scenario, version: str, attempt: int, workers: int = 2) -> None:
-    """Waits until all ranks of an attempt say that they run this code."""
+    """Waits until all ranks of an attempt report that they run this code."""
 
     def ran() -> bool:
         said = "".join(scenario.log(f"{scenario.name}-{worker}") for worker in range(workers))
@@ -74,12 +74,12 @@ def test_code_is_pushed_into_a_running_job_in_place(scenario: Scenario) -> None:
     assert (scenario.accounts, status["codeDigest"]) == ((2, 0, 0), code("two").digest)
     assert "rank 0 saves" in scenario.log(f"{name}-0")
 
-    # A restart is one attempt more with the same code.
+    # A restart is one more attempt with the same code.
     jobs.restart(name)
     until_code(scenario, "two", 3)
     assert (scenario.accounts, scenario.uids()) == ((3, 0, 0), uids)
 
-    # A pod that is lost comes back with the new code.
+    # A lost pod comes back with the new code.
     scenario.cluster.delete("pod", f"{name}-1", wait=False)
     until_code(scenario, "two", 4)
     assert scenario.accounts == (4, 0, 1)
@@ -173,7 +173,7 @@ def test_code_that_no_config_map_holds_comes_by_a_claim(scenario: Scenario) -> N
     with pytest.raises(InvalidRequest, match=f"there is no PersistentVolumeClaim {name}-archives in"):
         submit_with_code(jobs, manifest(name), code("one"), claim=f"{name}-archives")
     cluster.apply(claim)
-    # Two pieces: what is random isn't compressed.
+    # Two pieces, because random data can't be compressed.
     noise = {"noise.bin": os.urandom(900_000)}
     submit_with_code(jobs, manifest(name), code("one", **noise), claim=f"{name}-archives")
     until_code(scenario, "one", 1)

@@ -1,4 +1,4 @@
-"""`kubectl dtj` and `trainmaster operator` as processes on the cluster: what a person sees, and the exit codes."""
+"""`kubectl dtj` and `trainmaster operator` run as processes on the cluster: what a person sees, and the exit codes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def command(program: str, *arguments: str, kubeconfig: Path, path: Path | None =
 
 
 def changed_kubeconfig(cluster: Cluster, folder: Path, *, cluster_fields: object = None, user: object = None) -> Path:
-    """The cluster's kubeconfig, with other fields of the cluster or another user."""
+    """Returns the cluster's kubeconfig, with other fields of the cluster or another user."""
     document = yaml.safe_load(cluster.kubeconfig.read_text())
     if isinstance(cluster_fields, dict):
         entry = document["clusters"][0]["cluster"]
@@ -86,7 +86,7 @@ def test_names_of_jobs_and_namespaces_are_completed(cluster: Cluster) -> None:
         assert (code, output.splitlines()) == (0, [*wanted, ":4"])
 
 
-# Prints which attempt it is, and ends when it is told to by a file; a signal ends it too.
+# Prints its attempt, and ends when a file or a signal asks it to.
 STEPS = """
 import os, pathlib, time
 attempt = os.environ["TRAINMASTER_ATTEMPT"]
@@ -105,7 +105,7 @@ def operator(cluster: Cluster, pods_run: None, tmp_path: Path) -> Iterator[Opera
 
 
 class Following:
-    """`kubectl dtj` in the background, with what it has printed so far."""
+    """Runs `kubectl dtj` in the background, and collects its output."""
 
     def __init__(self, cluster: Cluster, folder: Path, *arguments: str) -> None:
         self.output, self.errors = folder / "stdout", folder / "stderr"
@@ -117,7 +117,7 @@ class Following:
         )
 
     def until(self, words: str, path: Path | None = None) -> None:
-        """Waits until the words were printed."""
+        """Waits until the words are printed."""
         wait_for(lambda: words in (path or self.output).read_text(), f"{words!r} is printed", self.shown)
 
     def end(self) -> tuple[int, str, str]:
@@ -226,12 +226,12 @@ def test_in_a_terminal_the_clock_moves_and_into_a_pipe_names_are_whole(
         stdin=slave,
         stdout=slave,
         stderr=slave,
-        # A shell has what it starts in the background ignore SIGINT, and that is inherited through these tests.
+        # A shell's background processes ignore SIGINT, and that is inherited through these tests.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     os.close(slave)
     shown = bytearray()
-    # Nothing of the job changes: each of these is the clock's.
+    # The job doesn't change; only the clock's values do.
     while len(set(re.findall(rb"time (\d+)s", shown))) < 3:
         shown += os.read(master, 65_536)
     watching.send_signal(signal.SIGINT)

@@ -13,7 +13,7 @@ from tests.cluster.scenarios import Scenario, Stage, Start
 
 pytestmark = pytest.mark.torch
 
-#: Trains on three parts a step, however many ranks there are; each rank prints at the end what its weights add up to.
+#: Trains on three parts per step, however many ranks there are; at the end each rank prints the sum of its weights.
 SCRIPT = """
 import os, pathlib, time
 import torch
@@ -64,7 +64,7 @@ def step(scenario: Scenario) -> int:
 
 
 def joined(scenario: Scenario, attempt: int) -> None:
-    """Waits until all ranks train again, in this attempt at least, and have made some steps."""
+    """Waits until all ranks train again, in this attempt or a later one, and have made some steps."""
 
     def whole() -> bool:
         status = scenario.status
@@ -77,14 +77,14 @@ def joined(scenario: Scenario, attempt: int) -> None:
 
 
 def weights(scenario: Scenario, workers: int = 3) -> set[str]:
-    """Returns what each rank had at the end, to ten digits."""
+    """Returns each rank's sum at the end, to ten digits."""
     found = [re.search(r"weights ([\d.]+)\.", scenario.kept_log(worker)) for worker in range(workers)]
     return {f"{float(match[1]):.10g}" for match in found if match is not None}
 
 
 @pytest.fixture
 def undisturbed(stage: Stage, tmp_path: Path) -> str:
-    """What an uninterrupted rank alone has at the end."""
+    """Returns the sum of an uninterrupted rank that trains alone."""
     (tmp_path / "alone").mkdir()
     (tmp_path / "alone" / "go").touch()
     with stage.scenario() as alone:
@@ -123,7 +123,7 @@ def test_a_killed_rank_a_stopped_one_and_lost_pods_stop_nobody(
 def test_when_all_pods_have_been_replaced_one_after_another_the_state_is_still_there(
     scenario: Scenario, tmp_path: Path, undisturbed: str
 ) -> None:
-    """As when nodes are drained: no rank that began is left, and then all ranks of those that joined are lost."""
+    """Nodes are drained: none of the first ranks is left, and then all ranks that joined are lost."""
     begin(scenario, tmp_path, grace=30)
     for attempt, worker in ((3, 2), (5, 0), (7, 1)):
         scenario.cluster.delete("pod", f"{scenario.name}-{worker}", wait=False)
@@ -137,7 +137,7 @@ def test_when_all_pods_have_been_replaced_one_after_another_the_state_is_still_t
     (tmp_path / "go").touch()
     scenario.until_phase("Succeeded")
     resumed = [int(step) for step in re.findall(r"continues after step (\d+)", scenario.kept_log(0))]
-    # Nobody is left to write the last step: what counts is the newest snapshot, and these are made every five steps of
-    # 0.3 s (every second, and a step in which ranks tell each other that all have it).
+    # Nobody is left to write the last step, so the newest snapshot counts. Snapshots come every five steps of
+    # 0.3 s (every second, and a step in which ranks inform each other that all hold one).
     assert resumed and resumed[-1] >= reached - 5, "all ranks together go on from a state that joined ranks have made"
     assert weights(scenario) == {undisturbed}

@@ -1,10 +1,9 @@
 """The operator is killed around each of its writes, and each of its writes fails in every way: jobs end as they should.
 
-The writes of some jobs (a healthy one, one with a failed rank, one with a deleted pod, each of these two also with
-ranks that continue) are recorded first; then the
-job runs once for each write and each way to disturb it. What has to be true afterwards: the job ended as it should with
-exactly the restarts and disruptions that it had, no two attempts trained at the same time, no worker ran an attempt
-twice (both by the ranks' own record), and nothing is left when the job is deleted.
+First the writes of some jobs are recorded: a healthy one, one with a failed rank, one with a deleted pod, and the last
+two again with ranks that continue. Then the job runs once for each write and each way to disturb it. Afterwards, the
+job must have ended as it should, with exactly its restarts and disruptions. By the ranks' own record, no two attempts
+trained at the same time, and no worker ran an attempt twice. Nothing is left once the job is deleted.
 
 Everything is real but the pods: they and their agents are `faked_workers`, so that hundreds of cases run in minutes.
 """
@@ -30,18 +29,18 @@ Write = tuple[str, str, int]
 SCRIPTS = {
     "healthy": Script(seconds=0.1),
     "rank failed": Script(seconds=0.1, faults=[Fail(attempt=1, worker=1, after=0.03)]),
-    # Until its pod is deleted, which is once the job is Running.
+    # Until its pod is deleted, which happens once the job is Running.
     "pod deleted": Script(seconds=0.1, first_seconds=3600.0),
-    # The others train on until the lost one joins them, which the operator has it do after two seconds at the earliest.
+    # The others train on until the lost one joins them, which the operator starts after two seconds at the earliest.
     "rank left out": Script(seconds=3.0, faults=[Fail(attempt=1, worker=1, after=0.3)], able=True),
     "pod left out": Script(seconds=3.0, first_seconds=3600.0, able=True),
 }
 # Without streams both failures are exits of a container, so the second one's pod is replaced (see `backing_off`).
 REPLACED = "pod replaced"
 BACKING_OFF = {REPLACED: Script(seconds=0.1, faults=[Fail(attempt=n, worker=1, after=0.03) for n in (1, 2)])}
-# Restarts and disruptions. The stream is faster than the watch: when a rank reports its broken connection before the
-# watch shows that a pod is gone, the next attempt is opened with that pod. Its loss is the same disruption where the
-# pod is known to be the same one, a second one otherwise.
+# Restarts and disruptions. The stream is faster than the watch: if a rank reports its broken connection before the
+# watch shows that a pod is gone, the next attempt starts with that pod. Its loss is the same disruption if the
+# pod is known to be the same one, and otherwise a second one.
 ENDS = {
     "healthy": {(0, 0)},
     "rank failed": {(1, 0)},
@@ -57,14 +56,14 @@ ANSWERS = {
     "500 although it was carried out": Fault(code=500, after=True),
     "slow": Fault(latency=1.0),
 }
-# Written before and after what a job's correctness hangs on; `make test` kills the operator there.
+# Written before and after the steps that a job's correctness depends on; `make test` kills the operator there.
 VITAL = (f"{JOBS}/status", "statefulsets.apps", "pods")
 SECONDS = 150.0
 
 
 @dataclass
 class Case:
-    """One job that runs with one write disturbed. The cluster's thread counts, the test's thread waits."""
+    """Runs one job with one write disturbed. The cluster's thread counts, the test's thread waits."""
 
     scenario: str
     namespace: str
@@ -81,7 +80,7 @@ class Case:
 
 @dataclass
 class Disturber:
-    """The API server's hook: notes each case's writes, and strikes."""
+    """Records each case's writes as a hook of the API server, and strikes."""
 
     cluster: FakedCluster
     cases: dict[str, Case] = field(default_factory=dict)
@@ -111,7 +110,7 @@ class Disturber:
         self.killed.set()
 
     def look(self) -> None:
-        """From the test's thread: bring a dead operator back, and delete the pods that are to be deleted."""
+        """Restart a dead operator, and delete the pods that are due. The test's thread calls this."""
         if self.killed.is_set():
             self.killed.clear()
             self.cluster.operators.clear()
@@ -147,7 +146,7 @@ def begin(disturber: Disturber, scenario: str, strike: Write | None = None, how:
 
 
 def finish(disturber: Disturber, case: Case) -> None:
-    """Wait for the job's end; start the operator again whenever it was killed; then check."""
+    """Wait for the job's end, restart the operator whenever it was killed, and then check."""
     cluster = disturber.cluster
 
     def ended() -> bool:
@@ -158,8 +157,8 @@ def finish(disturber: Disturber, case: Case) -> None:
     status = cluster.status(case.namespace)
     attempt, counts = status["attempt"], (status.get("restarts", 0), status.get("disruptions", 0))
     assert status["phase"] == "Succeeded", f"{case}: {status}"
-    # A lost pod may end several attempts before the watch shows it, all of them the one disruption.
-    # Those who join open another one.
+    # A lost pod may end several attempts before the watch shows it, but counts as one disruption.
+    # Ranks that join start another attempt.
     more = bool(counts[1]) or SCRIPTS[case.scenario].able if case.scenario in SCRIPTS else False
     assert attempt == 1 + sum(counts) or (more and attempt > 1 + sum(counts)), f"{case}: {status}"
     assert counts in ENDS[case.scenario], f"{case}: {status}"
@@ -168,19 +167,19 @@ def finish(disturber: Disturber, case: Case) -> None:
 
 
 def check_record(cluster: FakedCluster, case: Case, status: Mapping[str, Any]) -> None:
-    """What the ranks did, by their own record."""
+    """Check the ranks' own record of what they did."""
     assert cluster.workers.overlaps == []
     runs = cluster.workers.runs(f"{case.namespace}/job")
     again = [key for key, count in Counter((run.pod, run.attempt) for run in runs).items() if count > 1]
     assert again == [], f"{case}: trained the same attempt twice: {again}"
-    # Who finishes before it learns of a continued attempt has finished in that, too.
+    # A rank that finishes before it learns of a continued attempt has finished in that, too.
     last = status["attempt"] if status.get("continues") is None else status["continues"]
     assert max(run.attempt for run in runs if run.joined is not None) >= last, f"{case}: {runs}"
     assert all(run.stopped is not None for run in runs), f"{case}: {runs}"
 
 
 def recorded(disturber: Disturber, scenario: str) -> list[Write]:
-    """The writes of a job that nobody disturbs."""
+    """Returns the writes of an undisturbed job."""
     case = begin(disturber, scenario)
     finish(disturber, case)
     return list(case.writes)
@@ -197,7 +196,7 @@ def kill_around(disturber: Disturber, scenario: str, writes: Sequence[Write], ho
 
 
 def answer(disturber: Disturber, scenario: str, writes: Sequence[Write], answers: Sequence[str]) -> int:
-    """Run a job for each write and each answer, all of them together; returns how many struck."""
+    """Run a job for each write and each answer, all at once; returns how many struck."""
     cases = [begin(disturber, scenario, write, how) for write in writes for how in answers]
     for case in cases:
         finish(disturber, case)
@@ -209,7 +208,7 @@ def answer(disturber: Disturber, scenario: str, writes: Sequence[Write], answers
 def test_killed_around_a_vital_write_of_a_job_with_a_failed_rank(disturber: Disturber, how: str, scenario: str) -> None:
     disturber.cluster.start_operator()
     writes = [write for write in recorded(disturber, scenario) if write[1] in VITAL]
-    # Some of them; all of them are behind `slow`.
+    # Only some; the `slow` tests cover all of them.
     chosen = writes[how == "killed after" :: 3 if SCRIPTS[scenario].able else 2]
     assert kill_around(disturber, scenario, chosen, how) >= len(chosen) // 2
 
@@ -244,7 +243,7 @@ def test_writes_that_fail_in_every_way(disturber: Disturber) -> None:
 
 @pytest.fixture
 def backing_off(world: FakedCluster) -> Iterator[None]:
-    """No streams, and kubelets that wait as long as Kubernetes' do."""
+    """Runs without streams, and with kubelets that wait as long as Kubernetes' do."""
     kubelets = list(world.threaded.cluster.kubelets.values())
     before = [kubelet.timings for kubelet in kubelets]
     world.workers.reachable = False
@@ -257,7 +256,7 @@ def backing_off(world: FakedCluster) -> Iterator[None]:
 
 
 def test_killed_around_the_replacing_of_a_pod(disturber: Disturber, backing_off: None) -> None:
-    """What an operator before this one did is no disruption either."""
+    """The deletion isn't a disruption even if a previous operator made it."""
     disturber.cluster.start_operator()
     writes = recorded(disturber, REPLACED)
     (deletion,) = [write for write in writes if write[:2] == ("delete", "pods")]
@@ -315,7 +314,7 @@ def all_scenarios(disturber: Disturber, times: int) -> None:
 
 
 def test_two_operators_at_once(disturber: Disturber) -> None:
-    """Neither has a lease: as for a moment when one was paused and doesn't know that it has lost it.
+    """Neither has a lease, as for a moment when one was paused and doesn't know that it has lost its lease.
 
     One sees the other's status before its own watches have shown the pods that it names (`lookups`).
     """
@@ -339,7 +338,7 @@ def test_events_that_come_twice_late_or_never(disturber: Disturber, seed: int) -
 
 
 def test_the_operator_is_killed_while_nothing_can_be_read(disturber: Disturber) -> None:
-    """Its successor waits until lists are answered, and decides nothing on half of what there is."""
+    """Its successor waits until lists are answered, and decides nothing on half of the objects."""
     disturber.cluster.start_operator()
     case = begin(disturber, "rank failed")
     faults = disturber.cluster.threaded.cluster.faults

@@ -1,6 +1,6 @@
-"""The custom resource on an API server: it is accepted, fills in defaults, refuses what can't run, shows what matters.
+"""An API server accepts the custom resource, fills in defaults, refuses invalid jobs, and shows the main fields.
 
-And what jobs are rendered to is accepted by the API server that has to take it.
+It also accepts the objects that jobs are rendered to.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def job(name: str, spec: dict[str, Any]) -> str:
 
 
 def test_applying_the_definition_again_changes_nothing(with_crd: Cluster) -> None:
-    """What the API server stores is what the manifest says: no default or field of it was dropped."""
+    """The API server stores exactly what the manifest contains: it drops no default or field."""
 
     def version() -> str:
         return str(with_crd.get("crd", f"{PLURAL}.{GROUP}")["metadata"]["resourceVersion"])
@@ -184,9 +184,9 @@ def test_kubectl_explain_shows_what_a_field_is_for(with_crd: Cluster) -> None:
 
 
 def test_jobs_and_their_children_are_accepted(with_crd: Cluster) -> None:
-    """Without anything being created: the API server's own defaults and validation, pods' templates included.
+    """Nothing is created: this tests the API server's own defaults and validation, pods' templates included.
 
-    PodGroups and Workloads are others' types, which test_gangs.py installs.
+    PodGroups and Workloads are types of other projects, which test_gangs.py installs.
     """
     jobs = [job(name, yaml.safe_load((JOBS / f"{name}.yaml").read_text())) for name in NAMES]
     with_crd.kubectl("create", "--dry-run=server", "-f", "-", stdin="---\n".join(jobs))

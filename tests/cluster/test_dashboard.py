@@ -1,7 +1,7 @@
-"""A job that trains for real, in a real browser: from the agents over the operator and the history to the page.
+"""A real browser shows a job that really trains: data flows from the agents through operator and history to the page.
 
 Its curves grow, the slow rank is seen and opens with its stacks and log, a killed rank appears on the timeline, and the
-page still has all of it when the job is deleted.
+page still shows all of it once the job is deleted.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def history(cluster: Cluster, folder: Path, token: Path) -> Iterator[str]:
 
 @contextmanager
 def opened(cluster: Cluster, folder: Path, address: str) -> Iterator[str]:
-    """Yields what `kubectl dtj open` says to open."""
+    """Yields the address that `kubectl dtj open` would open."""
     log = folder / "open.log"
     command = [BIN / "kubectl-dtj", "open", "--no-browser", "--history", address]
     command += ["--kubeconfig", cluster.kubeconfig, "--namespace", cluster.namespace]
@@ -124,7 +124,7 @@ def test_a_job_is_seen_as_it_trains_fails_and_is_gone(cluster: Cluster, tmp_path
         expect(page.get_by_role("heading", name="bert")).to_be_visible()
         expect(page.locator(".job-head")).to_contain_text("Running")
 
-        # The slow rank is seen, though both report the same time for a step.
+        # The slow rank is detected, although both report the same time for a step.
         expect(page.locator(".straggler")).to_contain_text("Rank 1 (worker 1) takes 0.150 s")
         expect(page.locator(".plot canvas")).to_have_count(6)
 
@@ -163,5 +163,5 @@ def test_a_job_is_seen_as_it_trains_fails_and_is_gone(cluster: Cluster, tmp_path
         page.get_by_role("link", name="bert").click()
         expect(page.locator(".failures li")).to_contain_text("Signal: rank 1")
         expect(page.locator(".plot canvas").first).to_be_visible()
-        # The page may be asking why the job is suspended when it goes.
+        # The page may be asking why the job is suspended when the job is deleted.
         assert [line for line in said if "404 (Not Found)" not in line or "/bert/why" not in line] == []

@@ -1,4 +1,4 @@
-"""The dashboard before a real API server and jobs: each viewer sees and does what their token may, and no more."""
+"""The dashboard runs before a real API server and jobs: a viewer's token decides exactly what they see and do."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trainmaster.dashboard.app import Dashboard, DashboardSettings, serving
 from trainmaster_local.testing.clusters import Cluster
 
 BIN = Path(sys.executable).parent
-# Each rank prints a line whenever the file of that number appears, and says how far it is.
+# Each rank prints a line whenever the file with that number appears, and reports its progress.
 PRINTS = """
 import json, os, pathlib, time
 folder, rank = pathlib.Path("FOLDER"), os.environ["RANK"]
@@ -54,7 +54,7 @@ def operator(cluster: Cluster, pods_run: None, tmp_path: Path) -> Iterator[Opera
 
 
 def person(cluster: Cluster, name: str, rules: list[dict[str, Any]]) -> str:
-    """A service account with these rights in the namespace; returns a token."""
+    """Makes a service account with these rights in the namespace; returns a token."""
     rbac = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": name}}
     subject = {"kind": "ServiceAccount", "name": name, "namespace": cluster.namespace}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
@@ -74,7 +74,7 @@ async def dashboard(cluster: Cluster) -> AsyncIterator[PageClient]:
 
 
 async def row_with(live: Live, uid: str, **fields: Any) -> None:
-    """Waits until the list says so of a job."""
+    """Waits until the list shows these fields of a job."""
     while True:
         rows = [row for row in (await live.next("changed"))["rows"] if row["uid"] == uid]
         if any(all(row.get(name) == value for name, value in fields.items()) for row in rows):

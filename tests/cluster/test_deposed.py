@@ -1,4 +1,4 @@
-"""An operator that was stopped for longer than its lease lasts, and goes on: a real process, and nothing is written."""
+"""An operator, a real process, that was stopped for longer than its lease lasts writes nothing when it continues."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def works(world: FakedCluster, namespace: str) -> None:
 
 
 def test_a_leader_that_was_stopped_for_too_long_writes_nothing_when_it_goes_on(tmp_path: Path) -> None:
-    """It is stopped amid a pass: the answer to its first write lies there when it goes on, and the next one is due."""
+    """It is stopped during a pass: when it continues, the answer to its first write is waiting, and the next write is
+    due.
+    """
     with faked_cluster(tmp_path) as world:
         old = world.start_operator(**LED)
         leads(world)

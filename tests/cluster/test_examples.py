@@ -1,10 +1,10 @@
 """Each manifest in `manifests/examples/` is run: kubectl, the real operator, real agents, real ranks.
 
-A manifest is applied as a user would fit it to his cluster: by a kustomization that has the file as it is and a patch.
-The patches shorten: fewer steps, smaller models, and in most no pictures and no torchrun, which plain-script and
-ascend have. They give local files where the file names something on the hub; they label the job `example: shortened`
-and are printed. `reviews.yaml` is run whole, without a patch, by `trainmaster demo` in tests/e2e. What the programs
-compute is tested in tests/trainer.
+A manifest is applied as a user would adapt it to a cluster: by a kustomization that contains the file unchanged and a
+patch. The patches shorten it: fewer steps, smaller models, and in most cases no pictures and no torchrun, which
+plain-script and ascend have. They replace names on the hub by local files, label the job `example: shortened`, and are
+printed. `trainmaster demo` in tests/e2e runs `reviews.yaml` whole, without a patch. tests/trainer tests what the
+programs compute.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "manifests" / "examples"
 RUN_BY_THE_DEMO = {"reviews"}
 RUN_HERE = {"shakespeare", "bert-mrpc", "deepseek-tiny", "deepspeed-zero", "ascend", "plain-script"}
 SECONDS = 150
-# A container's folder is one of this machine's: files for the examples are mounted from here, results read there.
+# A container's folder is on this machine: files for the examples are mounted from here, and results read there.
 HOST = "hostPath"
 SMALL = NodeConfig(name="small", cpu="2", memory="4Gi", labels={"for": "a-first-try"})
 NPU = "huawei.com/Ascend910"
-# One example has its pictures drawn, bert-mrpc; they cost as much as the training here.
+# Pictures are drawn for one example, bert-mrpc; they take as long as the training here.
 NO_PICTURES = {"plot": False}
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
@@ -40,13 +40,13 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 @dataclass
 class Room:
-    """A namespace with an operator."""
+    """Holds a namespace with an operator."""
 
     cluster: Cluster
     folder: Path
 
     def apply(self, name: str, spec: dict[str, Any] | None = None, *more: dict[str, Any]) -> None:
-        """`kubectl apply -k` of the example, with `spec` merged into its job's, and of `more` objects beside it."""
+        """Runs `kubectl apply -k` for the example, with `spec` merged into its job's, and `more` objects beside it."""
         folder = self.folder / name
         folder.mkdir()
         shutil.copy(EXAMPLES / f"{name}.yaml", folder)
@@ -67,7 +67,7 @@ class Room:
         self.cluster.kubectl("apply", "-k", str(folder))
 
     def succeeds(self, name: str) -> dict[str, Any]:
-        """Waits for the job's end; its status. Fails with what its workers said when it didn't succeed."""
+        """Waits for the job's end; returns its status. If it didn't succeed, fails with its workers' output."""
 
         def ended() -> dict[str, Any]:
             status = dict(self.cluster.get("dtj", name).get("status") or {})
@@ -86,18 +86,18 @@ class Room:
         return status
 
     def logs(self, name: str) -> dict[str, str]:
-        """What each worker said, as the operator kept it."""
+        """Returns each worker's output, as the operator kept it."""
         return dict(self.cluster.eventually(lambda: self.cluster.get("configmap", f"{name}-logs")["data"]))
 
     def claimed(self, claim: str) -> Path:
-        """The folder behind a claim."""
+        """Returns the folder behind a claim."""
         volume = self.cluster.get("persistentvolumeclaim", claim)["spec"]["volumeName"]
         return Path(self.cluster.get("persistentvolume", volume)["spec"][HOST]["path"])
 
 
 @pytest.fixture(scope="module")
 def room(shared_cluster: SharedCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
-    """One operator for all examples, as in a team's namespace."""
+    """Starts one operator for all examples, as in a team's namespace."""
     embedded = shared_cluster.needs_embedded("the pods need the bundled image and this machine's files")
     folder = tmp_path_factory.mktemp("examples")
     machine = NodeConfig(name="large", cpu="96", memory="512Gi", resources={"nvidia.com/gpu": 8, NPU: 16})
@@ -108,7 +108,7 @@ def room(shared_cluster: SharedCluster, tmp_path_factory: pytest.TempPathFactory
 
 
 def mounted(folder: Path, path: str) -> dict[str, Any]:
-    """A podTemplate that shows the workers a folder of this machine."""
+    """Returns a podTemplate that mounts a folder of this machine in the workers."""
     return {
         "spec": {
             "volumes": [{"name": "local", HOST: {"path": str(folder)}}],
@@ -122,7 +122,7 @@ def test_every_example_is_run() -> None:
 
 
 def test_an_example_needs_nothing_that_its_file_does_not_make() -> None:
-    """A claim or ConfigMap that nobody makes leaves the pods Pending without a message of the job."""
+    """A claim or ConfigMap that nobody makes leaves the pods Pending without a message from the job."""
     for path in EXAMPLES.glob("*.yaml"):
         objects = list(yaml.safe_load_all(path.read_text()))
         made = {(item["kind"], item["metadata"]["name"]) for item in objects}
@@ -140,7 +140,7 @@ def test_an_example_needs_nothing_that_its_file_does_not_make() -> None:
 
 @pytest.fixture
 def small_node(room: Room) -> Iterator[None]:
-    """A node of two cores and 4 GiB with the operator's two replicas on it, as far as the scheduler counts them."""
+    """Makes a node of two cores and 4 GiB; for the scheduler, the operator's two replicas run on it."""
     embedded = room.cluster.embedded
     embedded.call(embedded.cluster.add_node(SMALL))
     for number in range(2):
@@ -152,7 +152,7 @@ def small_node(room: Room) -> Iterator[None]:
 
 
 def faked_pod(name: str, spec: dict[str, Any]) -> dict[str, Any]:
-    """A pod that runs at once and has no processes."""
+    """Returns a pod that runs at once and has no processes."""
     annotations = {"trainmaster-local/fake": "{}"}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "annotations": annotations}, "spec": spec}
 
@@ -174,7 +174,7 @@ def test_every_worker_of_an_example_without_accelerators_finds_room_on_a_small_n
 
 
 def test_plain_script(room: Room) -> None:
-    """A script of one's own with the three lines of `Recovery`, 100 of its 400 steps."""
+    """It is a user's script with the three lines of `Recovery`, and runs 100 of its 400 steps."""
     shorter = {"name": "worker", "env": [{"name": "STEPS", "value": "100"}]}
     room.apply("plain-script", {"podTemplate": {"spec": {"containers": [shorter]}}})
     progress = room.succeeds("plain-script")["progress"]
@@ -184,7 +184,7 @@ def test_plain_script(room: Room) -> None:
 
 
 def test_shakespeare(room: Room) -> None:
-    """The plays, 60 of 500 steps: already better than what the bytes' frequencies alone would give."""
+    """It trains on the plays for 60 of 500 steps, and is already better than the bytes' frequencies alone."""
     evaluation = {"every_steps": 30, "samples": 64}
     shorter = {"steps": 60, "evaluation": evaluation, "checkpoint": {"every_steps": 30}, "metrics": NO_PICTURES}
     room.apply("shakespeare", {"launcher": "exec", "training": shorter})
@@ -194,7 +194,7 @@ def test_shakespeare(room: Room) -> None:
 
 
 def test_deepseek_tiny(room: Room) -> None:
-    """DeepSeek-V3's classes on the plays, 40 of 300 steps."""
+    """DeepSeek-V3's classes train on the plays for 40 of 300 steps."""
     shorter = {"steps": 40, "evaluation": {"samples": 32}, "metrics": NO_PICTURES}
     room.apply("deepseek-tiny", {"launcher": "exec", "training": shorter})
     result = room.succeeds("deepseek-tiny")["progress"]["result"]
@@ -202,10 +202,10 @@ def test_deepseek_tiny(room: Room) -> None:
 
 
 def test_bert_mrpc(room: Room) -> None:
-    """Three workers. A tiny BERT and made-up pairs from local files; the report is on the claim when all pods are
-    gone.
+    """It uses three workers, a tiny BERT and made-up pairs from local files; the report is on the claim when all pods
+    are gone.
     """
-    # With torch, which each of pytest's processes would import when it collects the tests.
+    # Imported here with torch, which otherwise each pytest process would import when it collects the tests.
     from tests.trainer.local_models import save_bert, save_pairs
 
     local = room.folder / "mrpc"
@@ -233,7 +233,7 @@ def test_bert_mrpc(room: Room) -> None:
 
 
 def test_deepspeed_zero(room: Room) -> None:
-    """ZeRO-1 by DeepSpeed on the reviews, 3 of 486 steps."""
+    """DeepSpeed's ZeRO-1 trains on the reviews for 3 of 486 steps."""
     pytest.importorskip("deepspeed", reason="deepspeed-zero.yaml is left out: deepspeed isn't installed")
     shorter = {"epochs": None, "steps": 3, "metrics": NO_PICTURES}
     room.apply("deepspeed-zero", {"launcher": "exec", "training": shorter})
@@ -243,14 +243,14 @@ def test_deepspeed_zero(room: Room) -> None:
 
 
 def test_ascend(room: Room) -> None:
-    """What can be tested without NPUs: the pods ask for them and get the environment that the file and its setup line
-    make; and the same program then runs on the CPU over gloo, from the given checkpoint, tokenizer and text.
+    """The parts that need no NPUs are tested: the pods request them and get the environment that the file and its setup
+    line make. The same program then runs on the CPU over gloo, with the given checkpoint, tokenizer and text.
 
-    Not tested here: HCCL, torch_npu, and what the real set_env.sh sets.
+    HCCL, torch_npu, and the settings of the real set_env.sh aren't tested here.
     """
     print("ascend.yaml: a stand-in run on the CPU over gloo; HCCL and torch_npu are left out, there are no NPUs here")
     cluster = room.cluster
-    # As the file's first lines say.
+    # As the file's first lines explain.
     cluster.kubectl("apply", "-f", str(EXAMPLES / "ascend.yaml"), "-l", "part=storage")
     assert "not found" in cluster.kubectl("get", "dtj", "ascend", check=False).stderr
     cluster.eventually(lambda: cluster.get("pvc", "ascend-data")["spec"].get("volumeName"), 60)
@@ -274,17 +274,17 @@ def test_ascend(room: Room) -> None:
 
 
 def document(example: str, kind: str) -> dict[str, Any]:
-    """The one object of a kind in an example's file."""
+    """Returns the only object of a kind in an example's file."""
     [found] = [item for item in yaml.safe_load_all((EXAMPLES / f"{example}.yaml").read_text()) if item["kind"] == kind]
     return dict(found)
 
 
 def _on_the_cpu() -> dict[str, Any]:
-    """The file's job with what a machine without NPUs can't do replaced."""
+    """Returns the file's job, with the parts replaced that need NPUs."""
     job = document("ascend", "DistributedTrainingJob")
     template = job["spec"]["podTemplate"]["spec"]
     [worker] = template["containers"]
-    # A merge patch replaces lists: the file's own entries are kept.
+    # A merge patch replaces lists, so the file's own entries are kept.
     template["volumes"].append({"name": "toolkit", "configMap": {"name": "toolkit"}})
     worker["volumeMounts"].append({"name": "toolkit", "mountPath": "/usr/local/Ascend/ascend-toolkit"})
     return {
@@ -304,7 +304,7 @@ def _on_the_cpu() -> dict[str, Any]:
 
 
 def _fill(data: Path) -> None:
-    """What ascend.yaml expects on its data claim."""
+    """Writes the files that ascend.yaml expects on its data claim."""
     from tests.trainer.local_models import plays, save_deepseek, save_gpt2_tokenizer
 
     (data / "text").mkdir()

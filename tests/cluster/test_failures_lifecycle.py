@@ -1,4 +1,4 @@
-"""The ends that a job's owner asks for: the deadline, the time to live; and what may change while a job runs."""
+"""A job's owner ends it by the deadline or the time to live, and may change some fields while it runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.cluster.scenarios import Scenario, train
 from trainmaster_local.testing.clusters import Refused
 
-# A second for SIGTERM, and then it says so.
+# Takes a second for SIGTERM, and then prints a line.
 PRINT = """
 def leave(*_):
     print("has to leave", flush=True)

@@ -1,4 +1,6 @@
-"""Nodes that go while a job trains: removed, unreachable but alive, the master's own (more: test_operator_nodes.py)."""
+"""Nodes are lost while a job trains: removed, unreachable but alive, the master's own (more:
+test_operator_nodes.py).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ QUICK = {"nodes": {"lostAfterSeconds": 2}}
 
 
 def on(nodes: list[str]) -> dict[str, Any]:
-    """One worker a node: each has one GPU."""
+    """Places one worker on each node, which has one GPU."""
     return {
         "failurePolicy": QUICK,
         "resources": {"gpus": 1},
@@ -27,7 +29,7 @@ def test_a_node_that_is_removed_takes_its_workers_elsewhere(stage: Stage, scenar
         lost = scenario.nodes()[f"{scenario.name}-1"]
         stage.main.embedded.call(stage.main.embedded.cluster.remove_node(lost))
         scenario.until_phase("Succeeded")
-        # The peer's broken connection is often known before the node's loss is, and costs nothing in the end.
+        # The peer's broken connection is often known before the node's loss, and costs nothing in the end.
         assert scenario.accounts[1:] == (0, 1), scenario.failures
         failure = scenario.failures[0]
         assert (failure["reason"], failure["worker"], failure["node"]) == ("NodeLost", 1, lost), failure
@@ -37,7 +39,8 @@ def test_the_masters_node_cannot_be_reached_but_its_ranks_live_on_without_a_part
     stage: Stage, scenario: Scenario
 ) -> None:
     """The kubelet is cut off from the API server: nobody can end the old rank 0, and it must not train with the new
-    ones."""
+    ranks.
+    """
     with stage.nodes(3, gpus=1) as nodes:
         cluster = stage.main.embedded
         scenario.apply(train(faults=2), **on(nodes))

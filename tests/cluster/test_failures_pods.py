@@ -1,4 +1,4 @@
-"""Pods that the cluster takes away: disruptions, which cost no restart."""
+"""The cluster takes pods away: these are disruptions, which cost no restart."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.cluster.scenarios import Scenario, Stage, train
 
-# A budget of restarts that is used up from the start: what counts at all would end the job.
+# A budget of restarts that is used up from the start: anything that counts would end the job.
 NO_RESTART = {"maxRestarts": 0}
 QUICK = {"spec": {"terminationGracePeriodSeconds": 3}}
 
@@ -22,7 +22,7 @@ def test_deleted_pods_are_replaced_for_nothing_again_and_again(scenario: Scenari
     scenario.cluster.delete("pod", f"{scenario.name}-1", wait=False)
     scenario.until_training(attempt=2)
     between = scenario.uids()
-    # At once, without its agent's or its kubelet's consent.
+    # At once, without asking its agent or its kubelet.
     scenario.cluster.delete("pod", f"{scenario.name}-0", grace=0, wait=False)
     scenario.succeeds(attempt=3, disruptions=2)
     assert [(item["reason"], item["worker"]) for item in scenario.failures] == [("PodDeleted", 0), ("PodDeleted", 1)]
@@ -63,7 +63,7 @@ def test_a_drained_nodes_workers_go_on_elsewhere(stage: Stage, scenario: Scenari
 
 @pytest.fixture
 def urgent(stage: Stage) -> Iterator[str]:
-    """A priority class above that of pods without one."""
+    """Makes a priority class above that of pods without one."""
     name = f"urgent-{stage.main.namespace}"
     priority = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": 10}
     stage.main.apply(priority)
@@ -72,7 +72,7 @@ def urgent(stage: Stage) -> Iterator[str]:
 
 
 def test_a_preempted_job_waits_for_its_room_and_then_goes_on(stage: Stage, scenario: Scenario, urgent: str) -> None:
-    """One node with room for two: an urgent job of one worker takes half of it from a job of two."""
+    """One node has room for two workers: an urgent job of one takes half of it from a job of two."""
     with stage.nodes(1) as nodes, stage.scenario() as rival:
         pod = {"spec": {**QUICK["spec"], "nodeSelector": {"for": nodes[0]}}}
         scenario.apply(failurePolicy=NO_RESTART, resources={"gpus": 1}, podTemplate=pod)
@@ -87,7 +87,7 @@ def test_a_preempted_job_waits_for_its_room_and_then_goes_on(stage: Stage, scena
 
 
 def test_a_finished_workers_pod_is_drained_and_the_others_train_on(scenario: Scenario) -> None:
-    """Rank 1 has ended with 0; its pod's successor trains nothing, and rank 0's work isn't thrown away."""
+    """Rank 1 has ended with 0. Its pod's successor doesn't train, and rank 0's work isn't lost."""
     program = """
 import os, signal, time
 ended = []
@@ -113,7 +113,7 @@ while rank == "0" and not ended:
 
 
 def _template(scenario: Scenario) -> str:
-    """The assignment that the next pod of the job's set begins with."""
+    """Returns the assignment with which the next pod of the job's set starts."""
     found = scenario.cluster.get("statefulset", scenario.name)
     return str(found["spec"]["template"]["metadata"]["annotations"]["trainmaster.dev/assignment"])
 

@@ -1,4 +1,4 @@
-"""What failures cost: rules on exit codes, the budget and its back-off, and whose success counts."""
+"""Failures have a price: rules on exit codes, the budget and its back-off, and whose success counts."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ BACKOFF = {"maxRestarts": 2, "backoff": {"initialSeconds": 1, "factor": 2, "maxS
 
 
 def end(code: str) -> str:
-    """Rank 1 ends with a code that may depend on the attempt."""
+    """Returns a program that ends rank 1 with a code, which may depend on the attempt."""
     return train(faults=9, together=f"if rank == 1: time.sleep(0.5); sys.exit({code})")
 
 
 @pytest.fixture(scope="module")
 def jobs(stage: Stage) -> Iterator[dict[str, Scenario]]:
-    """Jobs that spend most of their time waiting, so they all wait together."""
+    """Starts the jobs together, because they spend most of their time waiting."""
     specs: dict[str, dict[str, Any]] = {
         "ruled": {"script": end("3 if attempt == 1 else 4"), "failurePolicy": {**RULES, "maxRestarts": 0}},
         "backing off": {"script": end("1"), "failurePolicy": BACKOFF},
@@ -36,7 +36,7 @@ def jobs(stage: Stage) -> Iterator[dict[str, Scenario]]:
 
 
 def test_the_first_rule_that_matches_an_exit_code_decides(jobs: dict[str, Scenario]) -> None:
-    """3 is ignored although 3 is an Error too; 4 ends the job; neither touches the budget, which is nothing."""
+    """Code 3 is ignored although it is also an Error; 4 ends the job. Neither uses the budget, which is zero."""
     job = jobs["ruled"]
     job.until_phase("Failed")
     assert job.accounts == (2, 0, 1)

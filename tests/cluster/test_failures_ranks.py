@@ -1,4 +1,6 @@
-"""Ranks that are killed, stopped or starved, and agents that are killed: who is named, what the next attempt costs."""
+"""If ranks are killed, stopped or starved, or agents killed, the job names the cause, and the next attempt costs
+little.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ import pytest
 from tests.cluster.scenarios import Scenario, train
 from trainmaster_operator.agent.process.children import process_state
 
-# Asks for more memory than any limit here gives, and touches it.
+# Allocates more memory than any limit here permits, and touches it.
 EAT = """
 if rank == 1 and not last:
     eaten = []
@@ -67,7 +69,7 @@ def test_a_rank_that_torchrun_started_is_named_too(scenario: Scenario) -> None:
 
 
 def test_an_attempt_whose_agent_was_killed_is_not_trained_twice(scenario: Scenario) -> None:
-    """The kubelet starts the container again: the agent finds its saved report, and waits for another attempt."""
+    """The kubelet restarts the container: the agent finds its saved report, and waits for another attempt."""
     scenario.apply(train(faults=2))
     started = scenario.until_training()
     before = scenario.uids()
@@ -109,7 +111,7 @@ def test_a_stopped_rank_is_found_and_named_among_those_that_wait_for_it(scenario
 
 
 def test_a_worker_that_stands_still_as_a_whole_is_named_and_its_pod_replaced(scenario: Scenario) -> None:
-    """Agent and rank of worker 1 are stopped: the pod looks well, and only its peers find out."""
+    """Agent and rank of worker 1 are stopped: the pod looks healthy, and only its peers notice."""
     scenario.cluster.shared.needs_embedded("a container can't stop its own first process (pid_namespaces(7))")
     limits = {"hang": {"progressSeconds": 2}, "nodes": {"lostAfterSeconds": 1}}
     scenario.apply(workers=3, failurePolicy=limits, podTemplate={"spec": {"terminationGracePeriodSeconds": 1}})
@@ -131,7 +133,7 @@ def test_a_worker_that_stands_still_as_a_whole_is_named_and_its_pod_replaced(sce
 
 
 def test_a_container_over_its_memory_limit_is_oom_killed_by_its_status(scenario: Scenario) -> None:
-    """The kubelet ends the whole container with its agent; the container's status is all that speaks."""
+    """The kubelet ends the whole container with its agent, so only the container's status shows the cause."""
     scenario.apply(train(first=EAT), resources={"memory": "96Mi"})
     scenario.succeeds(attempt=2, restarts=1)
     failure = scenario.failures[0]
@@ -141,7 +143,7 @@ def test_a_container_over_its_memory_limit_is_oom_killed_by_its_status(scenario:
 
 @pytest.fixture
 def memory_cgroup() -> Iterator[Path]:
-    """A memory cgroup of this machine with a limit of 96 MiB (cgroups(7)); needs the right to make one."""
+    """Makes a memory cgroup on this machine with a limit of 96 MiB (cgroups(7)); this needs the right to make one."""
     v2 = Path("/sys/fs/cgroup/cgroup.controllers").exists()
     folder = Path("/sys/fs/cgroup" if v2 else "/sys/fs/cgroup/memory", f"trainmaster-test-{os.getpid()}")
     try:
@@ -161,8 +163,9 @@ def memory_cgroup() -> Iterator[Path]:
 def test_a_rank_that_the_kernel_kills_for_memory_is_named_and_its_container_lives(
     scenario: Scenario, memory_cgroup: Path
 ) -> None:
-    """What a container runtime does: agent and ranks of worker 1 in a memory cgroup, whose counters show the kill from
-    any other SIGKILL."""
+    """The test does a container runtime's work: it puts agent and ranks of worker 1 into a memory cgroup, whose
+    counters distinguish this kill from any other SIGKILL.
+    """
     scenario.cluster.shared.needs_embedded("elsewhere the kernel kills the whole container (memory.oom.group)")
     enter = f'test "$NODE_RANK" = 0 || echo $PPID > {memory_cgroup}/cgroup.procs'
     scenario.apply(train(first=EAT), setup=enter)
@@ -170,5 +173,5 @@ def test_a_rank_that_the_kernel_kills_for_memory_is_named_and_its_container_live
     failure = scenario.failures[0]
     assert (failure["reason"], failure["rank"], failure["exitCode"]) == ("OOMKilled", 1, 137), failure
     assert "1 such kill in this container" in failure["message"]
-    # The pods may be going already.
+    # The pods may already be ending.
     assert not any(scenario.container_restarts())

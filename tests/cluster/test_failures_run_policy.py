@@ -1,4 +1,4 @@
-"""What a job's owner says of its time and end: a deadline over a suspension, pods that are kept, whose success counts.
+"""A job's owner sets its time and its end: a deadline over a suspension, pods that are kept, whose success counts.
 
 The jobs spend most of their time waiting, so they all wait together.
 """
@@ -16,7 +16,7 @@ import pytest
 
 from tests.cluster.scenarios import SECONDS, Scenario, Stage, train
 
-# Rank 1 fails once; the next time it is the first to be done, and rank 0 only later.
+# Rank 1 fails once; the next time it finishes first, and rank 0 only later.
 RANK_ZERO_LATER = """
 if rank == 1: sys.exit(0 if last else 5)
 time.sleep(1.5 if last else 600)
@@ -46,7 +46,7 @@ def jobs(stage: Stage) -> Iterator[dict[str, Scenario]]:
 
 @pytest.fixture(scope="module")
 def suspended_at(jobs: dict[str, Scenario]) -> datetime:
-    """When the job with the deadline was suspended; the other tests are the time that it is so."""
+    """Suspends the job with the deadline, and returns when; it stays suspended during the other tests."""
     job = jobs["deadline"]
     job.until_training()
     job.patch('{"runPolicy": {"suspend": true}}')
@@ -64,10 +64,10 @@ def test_pods_that_are_kept_show_their_logs_and_never_train_again(jobs: dict[str
     job.until_phase("Succeeded")
     before = job.uids()
     assert sorted(before) == [f"{job.name}-0", f"{job.name}-1"]
-    # An agent whose report wasn't acknowledged in time has made it by exiting: its output is the previous container's.
+    # An agent whose report wasn't acknowledged in time exits with it: its output is the previous container's.
     kept = f"{job.name}-1"
     job.until(lambda: "rank 1 is done." in job.log(kept, previous=True) + job.log(kept), "its last line")
-    # One that is made anew, by a drain for instance, must not begin the finished attempt.
+    # A pod that is recreated, for instance after a drain, must not start the finished attempt.
     job.cluster.delete("pod", f"{job.name}-1", wait=False)
     job.until(
         lambda: job.uids().get(f"{job.name}-1", before[f"{job.name}-1"]) != before[f"{job.name}-1"], "another pod"
@@ -103,7 +103,7 @@ def test_with_rank_zero_as_success_others_may_fail_and_finish_and_the_job_goes_o
 
 
 def test_the_deadline_counts_no_second_of_a_suspension(jobs: dict[str, Scenario], suspended_at: datetime) -> None:
-    """The job has one to two seconds left when it is resumed, and has slept for longer than that."""
+    """The job has one to two seconds left when it is resumed, and was suspended for longer than that."""
     job, left, slept = jobs["deadline"], 1, 2.5
     started = at(job.status["startTime"])
     limit = int((suspended_at - started).total_seconds()) + 1 + left

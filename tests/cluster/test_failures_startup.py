@@ -1,6 +1,6 @@
-"""Jobs that can't start: the scheduler's, the kubelet's or the quota's own message, at once where waiting can't help.
+"""Jobs that can't start show the scheduler's, the kubelet's or the quota's own message, at once if waiting can't help.
 
-The kubelet's sentences differ between container runtimes and versions, so what is asserted of them is what they name.
+The kubelet's sentences differ between container runtimes and versions, so the tests check only the names in them.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import pytest
 
 from tests.cluster.scenarios import Scenario, Stage
 
-# Long enough for pods to come and be refused; what must not wait for it has ten minutes.
+# Long enough for pods to appear and be refused; cases that must not wait for it have ten minutes.
 SOON = {"startupSeconds": 4}
-# A real runtime asks DNS for the registry first, several times.
+# A real runtime first asks DNS for the registry, several times.
 PULLED = {"startupSeconds": 30} if os.environ.get("TRAINMASTER_TEST_KUBECONFIG") else SOON
 
 
 def failed(scenario: Scenario, seconds: float = 60) -> tuple[str, str]:
-    """Reason and sentence with which the job has failed; its pods have to go then."""
+    """Returns reason and sentence of the job's failure, once its pods are gone."""
     scenario.until_phase("Failed", seconds=seconds)
     scenario.until(lambda: not scenario.pods(), "pods gone")
     why = scenario.why("Failed")
@@ -46,13 +46,13 @@ def test_an_image_that_does_not_exist_fails_after_startup_seconds_with_the_kubel
 @pytest.mark.parametrize(
     ("change", "reason", "expected"),
     [
-        # Of the job's own image the API server knows; those of other containers only the kubelet reads.
+        # The API server checks the job's own image; only the kubelet reads those of other containers.
         (
             {"podTemplate": {"spec": {"initContainers": [{"name": "fetch", "image": "Not/An:Image"}]}}},
             "InvalidImageName",
             "InvalidImageName",
         ),
-        # One worker: of two, the one that was only stopped may report first, and the operator opens another attempt.
+        # One worker: with two, the one that was only stopped may report first, and the operator starts another attempt.
         ({"command": ["no-such-program", "--x"], "workers": 1}, "LaunchError", "no-such-program"),
     ],
 )
@@ -76,7 +76,7 @@ def test_nine_gpus_where_there_are_eight_fail_with_the_schedulers_message(scenar
 
 @pytest.fixture
 def crowded(stage: Stage) -> Iterator[Scenario]:
-    """A job in a namespace that may have one pod."""
+    """Makes a job in a namespace that may have one pod."""
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few"}, "spec": {"hard": {"pods": "1"}}}
     stage.other.apply(quota)
     with stage.scenario(stage.other) as made:
@@ -85,7 +85,7 @@ def crowded(stage: Stage) -> Iterator[Scenario]:
 
 
 def test_two_jobs_that_each_hold_a_part_of_a_quota_both_run(stage: Stage) -> None:
-    """A quota of four pods, two jobs of three workers: each has two pods, until one gives its own up for a while."""
+    """With a quota of four pods, two jobs of three workers each hold two, until one gives its own up for a while."""
 
     def quota(pods: int) -> dict[str, Any]:
         hard = {"spec": {"hard": {"pods": str(pods)}}}
@@ -96,7 +96,7 @@ def test_two_jobs_that_each_hold_a_part_of_a_quota_both_run(stage: Stage) -> Non
         with stage.scenario(stage.other) as one, stage.scenario(stage.other) as two:
             one.apply("print('trained')", workers=3, failurePolicy={"startupSeconds": 45})
             one.until(lambda: len(one.pods()) == 2, "two of three pods")
-            # By now its set's controller waits for seconds between two tries, and the other job takes the new room.
+            # Its set's controller now waits for seconds between two attempts, and the other job takes the new room.
             time.sleep(6)
             stage.other.apply(quota(4))
             two.apply("print('trained')", workers=3, failurePolicy={"startupSeconds": 45})

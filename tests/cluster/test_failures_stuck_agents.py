@@ -1,4 +1,4 @@
-"""Agents that stand still and leave nobody to notice: the kubelet's probe of the worker's container finds them."""
+"""If agents hang and nobody is left to notice, the kubelet's probe of the worker's container finds them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.cluster.scenarios import Scenario, Stage, Start
 
-# Quick, but longer than a loaded machine makes a healthy agent wait: it must not be ended.
+# Short, but longer than a loaded machine delays a healthy agent, which must not be ended.
 PROBE = {
     "initialDelaySeconds": 1,
     "periodSeconds": 1,
@@ -38,7 +38,9 @@ def is_lost_to_the_probe(failure: Any, worker: int) -> bool:
 
 
 def test_agents_stand_still_and_leave_nobody_to_notice(stage: Stage, scenario: Scenario) -> None:
-    """The only worker's, and all of another job at the same time: that costs each of them one restart."""
+    """The only worker's agent hangs, and all agents of another job at the same time: that costs each job one
+    restart.
+    """
     scenario.apply(workers=1, podTemplate=QUICKLY_PROBED)
     with stage.scenario() as other:
         other.apply(podTemplate=QUICKLY_PROBED)
@@ -47,7 +49,7 @@ def test_agents_stand_still_and_leave_nobody_to_notice(stage: Stage, scenario: S
         before = scenario.uids()
         stop_agent(scenario, alone)
         stop_agent(other, both[0])
-        # So that the kubelet's turn comes to the second one when an attempt has opened without it.
+        # So that the kubelet reaches the second one when an attempt has started without it.
         time.sleep(4)
         stop_agent(other, both[1])
         scenario.until(lambda: scenario.container_restarts() == [1], "the kubelet starts the container again")
@@ -64,7 +66,7 @@ def test_agents_stand_still_and_leave_nobody_to_notice(stage: Stage, scenario: S
 
 
 def test_a_job_can_do_without_the_probe(scenario: Scenario) -> None:
-    """Not by null, which kubectl's client-side apply leaves out when it creates an object."""
+    """A null isn't used for that, because kubectl's client-side apply leaves it out when it creates an object."""
     worker = {"name": "worker", "livenessProbe": {"$patch": "delete"}}
     scenario.apply(workers=1, podTemplate={"spec": {"containers": [worker]}})
     scenario.until_training(workers=1)

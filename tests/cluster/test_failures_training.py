@@ -1,7 +1,7 @@
-"""The bundled loop under a job that stops and changes: where it goes on, and with which samples.
+"""The bundled loop runs in a job that stops and changes: the tests check where it continues, and with which samples.
 
-The task, a ConfigMap in the pods, writes down the samples of every step that a rank takes; the loop writes each step's
-loss in full precision. Both lie beside the checkpoints, on a claim that outlives the pods.
+The task, a ConfigMap in the pods, records the samples of every step that a rank takes; the loop writes each step's loss
+in full precision. Both are beside the checkpoints, on a claim that outlives the pods.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Task:
     def results(self, sums):
         return {}
 """
-# What the claim holds in the end, as one JSON document.
+# The claim's content in the end, as one JSON document.
 READ = """
 import json, pathlib
 folder = pathlib.Path("/checkpoints")
@@ -84,7 +84,7 @@ def claim(cluster: Cluster, name: str, mode: str = "ReadWriteOnce") -> Iterator[
 
 @pytest.fixture
 def task(stage: Stage) -> Iterator[str]:
-    """A ConfigMap with the task's module."""
+    """Makes a ConfigMap with the task's module."""
     name = "task"
     stage.main.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"task.py": TASK}})
     yield name
@@ -103,7 +103,9 @@ def apply(
     pod: dict[str, Any] | None = None,
     **spec: Any,
 ) -> None:
-    """The loop as a job without torchrun: a second process for each worker would be the slowest part of the test."""
+    """Applies the loop as a job without torchrun, because a second process for each worker would be the slowest part of
+    the test.
+    """
     training = {
         "task": {"name": "task:Task", "options": {"samples": steps * batch, "slow_attempts": slow}},
         "steps": steps,
@@ -141,7 +143,7 @@ def apply(
 
 
 def written(cluster: Cluster, claim: str) -> dict[str, Any]:
-    """What the job has left on its claim."""
+    """Returns what the job has written to its claim."""
     name = f"read-{claim}"
     container = {
         "name": "read",
@@ -162,14 +164,15 @@ def written(cluster: Cluster, claim: str) -> dict[str, Any]:
 
 
 def steps_taken(scenario: Scenario) -> int:
-    """By the console of rank 0, whose pod stays."""
+    """Returns the number of steps, by the console of rank 0, whose pod stays."""
     return max(map(int, re.findall(r"^.*\bstep (\d+)/", scenario.log(f"{scenario.name}-0"), re.MULTILINE)), default=0)
 
 
 def test_a_suspended_job_goes_on_where_it_stopped_to_the_bit(stage: Stage, task: str) -> None:
-    """Two jobs with the same seed: one is suspended on its way, and both have the same loss in every step.
+    """Two jobs have the same seed. One is suspended in between, and both have the same loss in every step.
 
-    One rank each: several stop at the same step in the tests below, and resume to the bit in tests/trainer/test_resume.
+    Each has one rank. In the tests below several stop at the same step; tests/trainer/test_resume checks that they
+    resume bit for bit.
     """
     cluster, steps = stage.main, 24
     with (
@@ -194,7 +197,7 @@ def test_a_suspended_job_goes_on_where_it_stopped_to_the_bit(stage: Stage, task:
 
 
 def test_from_three_workers_to_two_and_back_every_sample_counts(stage: Stage, task: str) -> None:
-    """The ranks that stay keep their processes; what a rank makes while others come or go may be made again."""
+    """The ranks that stay keep their processes; a step that a rank makes while others come or go may be repeated."""
     cluster, steps, batch = stage.main, 60, 12
     with stage.scenario() as job, claim(cluster, "elastic") as kept:
         elastic = {"minWorkers": 2, "maxWorkers": 3}
@@ -250,8 +253,8 @@ def test_a_node_lost_amid_an_epoch_redoes_the_step_in_flight_and_no_other(stage:
 
 
 def counted(found: dict[str, Any], steps: int, batch: int, changes: int) -> None:
-    """Checks that all samples were trained on, and none twice but those of steps that were cut off and a rehearsal's;
-    `changes` is how often the group has changed.
+    """Checks that every sample was used, and none twice except those of interrupted steps and of a rehearsal; `changes`
+    is how often the group has changed.
     """
     seen = samples(line.split() for lines in found["seen"].values() for line in lines)
     assert set(seen) == set(range(steps * batch)), "each sample"

@@ -1,4 +1,6 @@
-"""The review's attack on a real operator and real agents: who may view a job's pods, and patch them, moves nobody."""
+"""An attack from a security review fails on a real operator and real agents: viewing and patching a job's pods moves
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ def annotation(cluster: Cluster, pod: str = "job-0") -> dict[str, Any]:
 
 
 def forged(genuine: dict[str, Any]) -> str:
-    """What an attacker makes of an annotation: a far attempt, and signatures of his own."""
+    """Returns an attacker's version of an annotation: a far attempt, with the attacker's signatures."""
     text = json.dumps({**genuine, "attempt": FORGED, "uids": None})
     return FOREIGN.sign(Assignment.parse(parse_text(text)))
 
@@ -40,18 +42,18 @@ def test_who_views_and_patches_pods_neither_finds_the_token_nor_moves_an_attempt
     (secret,) = [one for one in cluster.items("secrets") if one["type"] == "trainmaster.dev/agents"]
     value = base64.b64decode(secret["data"]["secret"]).decode()
     assert value not in shown and secret["metadata"]["name"] in shown
-    # Viewing pods shows all that an attacker knows; with what was enough before, the port lets him in no more.
+    # Viewing pods shows everything that an attacker knows; that was enough before, but the port no longer accepts it.
     pod = cluster.get("pod", "job-0")
     with socket.create_connection((pod["status"]["podIP"], 8472), timeout=10) as connection:
         connection.sendall(b"GET /v1/state HTTP/1.1\r\nTrainmaster-Token: " + b"0" * 64 + b"\r\n\r\n")
         assert b" 401 " in connection.recv(4_096)[:20]
-    # Patching them moves neither the agents nor the operator, which writes its own over it.
+    # Patching them affects neither the agents nor the operator, which overwrites it with its own annotation.
     genuine = annotation(cluster)
     body = {"metadata": {"annotations": {ASSIGNMENT_ANNOTATION: forged(genuine)}}}
     cluster.patch("pod", "job-0", body)
     cluster.eventually(lambda: annotation(cluster) == genuine, 60, "the operator's own assignment again")
     assert (status(cluster)["phase"], status(cluster)["attempt"]) == ("Running", 1)
-    # Nor where the status is lost and the attempt is read back from the annotations.
+    # The same holds if the status is lost and the attempt is read from the annotations.
     operator.stop()
     cluster.patch("pod", "job-0", body)
     cluster.kubectl("patch", "dtj", "job", "--subresource=status", "--type=merge", "-p", '{"status": null}')

@@ -1,6 +1,6 @@
 """The type of a gang scheduler's object comes, goes and comes again while the operator watches it.
 
-No pod has to run for it, so this holds on an API server alone too.
+No pod has to run for that, so the tests also pass on an API server alone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trainmaster_local.testing.clusters import Cluster
 pytestmark = pytest.mark.alone
 
 JOB = training_job("job", "pass", scheduling={"gang": {"scheduler": "volcano"}})
-# A watch that is lost is made up for by the sweep, after minutes; one that is there shows a deletion at once.
+# The sweep makes up for a lost watch after minutes; a working watch shows a deletion at once.
 SOON = 20.0
 
 
@@ -31,7 +31,7 @@ def reason(cluster: Cluster) -> str:
 
 
 def is_made_again(cluster: Cluster) -> None:
-    """Deletes the job's PodGroup, which the operator sees and makes anew."""
+    """Deletes the job's PodGroup, and waits until the operator has seen that and recreated it."""
     (group,) = cluster.eventually(lambda: pod_groups(cluster), 60, "the PodGroup")
     cluster.delete("podgroup.scheduling.volcano.sh", "job", wait=False)
     uid = group["metadata"]["uid"]
@@ -69,7 +69,7 @@ class Lists:
 def test_a_type_that_is_served_before_discovery_names_it_is_watched_as_soon_as_it_does(
     cluster: Cluster, operator: OperatorProcess
 ) -> None:
-    """As on a real API server with much to do. kopf looks once, and never again."""
+    """A busy real API server behaves like this. kopf looks once, and never again."""
     faults = cluster.embedded.cluster.faults
     lists = Lists(cluster)
     hidden = faults.add(Fault(verb="discover", resource="scheduling.volcano.sh/v1beta1"))

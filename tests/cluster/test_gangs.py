@@ -1,4 +1,4 @@
-"""Jobs that ask a gang scheduler for all of their workers at once."""
+"""Jobs request all of their workers at once from a gang scheduler."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_gang_of_volcano_waits_until_it_is_installed_and_leaves_nothing_reserv
         for pod in pods:
             assert pod["spec"]["schedulerName"] == "volcano"
             assert pod["metadata"]["annotations"]["scheduling.k8s.io/group-name"] == "job"
-    # Somebody installs it anew: its objects are gone with the type, and so is every watch of them.
+    # Somebody reinstalls it: its objects are gone with the type, and so is every watch of them.
     cluster.eventually(lambda: condition(cluster, "Running").get("reason") == "NotInstalled", 60, "shown again")
     with installed(cluster, VOLCANO):
         (group,) = cluster.eventually(lambda: pod_groups(cluster), 60, "the PodGroup of the new installation")
@@ -52,7 +52,7 @@ def test_a_gang_of_volcano_waits_until_it_is_installed_and_leaves_nothing_reserv
         cluster.eventually(
             lambda: [one for one in pod_groups(cluster) if one["metadata"]["uid"] != uid], 60, "what is lost is seen"
         )
-        # Volcano comes to it at last: both at once.
+        # Finally Volcano binds both at once.
         node = cluster.items("nodes")[0]["metadata"]["name"]
         for pod in pods:
             bind(cluster, pod, node)
@@ -62,7 +62,7 @@ def test_a_gang_of_volcano_waits_until_it_is_installed_and_leaves_nothing_reserv
 
 @pytest.fixture
 def two_racks(cluster: Cluster) -> Iterator[list[NodeConfig]]:
-    """Two nodes to add, with three accelerators each, for this test alone."""
+    """Adds two nodes with three accelerators each, for this test alone."""
     nodes = [
         NodeConfig(
             name=f"{cluster.namespace}-{rack}",
@@ -82,7 +82,7 @@ def two_racks(cluster: Cluster) -> Iterator[list[NodeConfig]]:
 def test_two_jobs_with_accelerators_for_one_and_a_half_dont_block_each_other(
     cluster: Cluster, operator: OperatorProcess, two_racks: list[NodeConfig]
 ) -> None:
-    """Each job needs two accelerators in either rack. One comes first in the one rack, the other one in the other."""
+    """Each job needs two accelerators in either rack. Each job is the first in one of the racks."""
     important = {
         "apiVersion": "scheduling.k8s.io/v1",
         "kind": "PriorityClass",
@@ -127,7 +127,7 @@ def test_two_jobs_with_accelerators_for_one_and_a_half_dont_block_each_other(
     assert cluster.kubectl("delete", "priorityclass", cluster.namespace).returncode == 0
 
 
-# Says where it is and trains until the file that its argument names is there.
+# Prints its place and trains until the file that its argument names exists.
 WHO = """
 import os, pathlib, sys, time
 print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], flush=True)

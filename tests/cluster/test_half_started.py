@@ -1,4 +1,4 @@
-"""A job of which only a part ever finds room: it says so all along, and fails when startupSeconds are over."""
+"""A job that finds room only for a part of its workers reports that all along, and fails after startupSeconds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STARTUP = 12
 
 @pytest.fixture
 def small_node(cluster: Cluster) -> Iterator[str]:
-    """A node of two cores, for this test alone."""
+    """Adds a node of two cores, for this test alone."""
     node = NodeConfig(name=f"{cluster.namespace}-small", cpu="2", labels={"for": cluster.namespace})
     cluster.embedded.call(cluster.embedded.cluster.add_node(node))
     yield node.name
@@ -42,7 +42,7 @@ def test_three_workers_where_two_fit_fail_in_time_with_the_schedulers_words(
     cluster: Cluster, operator: OperatorProcess, small_node: str
 ) -> None:
     cluster.apply(job_on(cluster, "print('never')"))
-    # What `kubectl get` shows each time that somebody looks.
+    # The output of `kubectl get`, each time that somebody looks.
     columns = 'jsonpath={.status.phase} {.status.attempt} {.status.conditions[?(@.type=="Running")].reason}'
     looked: list[list[str]] = []
     deadline = time.monotonic() + 4 * STARTUP

@@ -1,4 +1,6 @@
-"""Who may only create jobs, or only pods, can't stop the operator: others' jobs go on, and a sentence says why."""
+"""Anyone who can create only jobs, or only pods, can't stop the operator: others' jobs continue, and a sentence says
+why.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,13 @@ QUICK = "print('done')"
 
 
 def deep_job(name: str, depth: int) -> str:
-    """A manifest whose training is lists in lists, 2 KB and more of them."""
+    """Returns a manifest whose training is nested lists, 2 KB or more of them."""
     job = json.dumps(training_job(name, QUICK, training={"layers": "@"}))
     return job.replace('"@"', "[" * depth + "]" * depth)
 
 
 def bare_pod(name: str, job: str, uid: str, **annotations: str) -> dict[str, Any]:
-    """A pod of a tenant's own that says that it is a job's."""
+    """Returns a tenant's own pod that claims to be a job's."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -64,7 +66,7 @@ def test_jobs_and_pods_that_broke_the_operator_cost_only_themselves(cluster: Clu
         cluster.kubectl("wait", "--for=condition=Running", "dtj/victim", "--timeout=60s")
         assert operator.is_alive()
         assert "Watching ended" not in operator.text()
-        # The next operator meets all of it in its first list.
+        # The next operator finds all of it in its first list.
         operator.kill()
         operator.start()
         succeeds(cluster, "afterwards")

@@ -1,6 +1,6 @@
-"""Installing Trainmaster as its users do: Helm's own engine, and plain manifests with kubectl.
+"""Trainmaster is installed as its users do it: by Helm's own engine, and from plain manifests with kubectl.
 
-The operator runs as the chart's Deployment with the chart's roles, so a permission that is missing shows here.
+The operator runs as the chart's Deployment with the chart's roles, so a missing permission shows here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.cluster.operator_under_test import training_job
 from tests.processes.agent.agents import free_port
 from trainmaster_local.testing.clusters import Cluster
 
-# Operators start and stop in each, on a machine that may be busy.
+# Operators start and stop in each test, on a machine that may be busy.
 pytestmark = [pytest.mark.usefixtures("pods_run"), pytest.mark.timeout(400), pytest.mark.alone]
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,7 +27,7 @@ CRD = "distributedtrainingjobs.trainmaster.dev"
 OPERATOR = "deployment/trainmaster"
 
 SHORT = "print('trained', flush=True)"
-# Ends when the test says so, through a file that it can write from outside on a cluster of any kind: its own progress.
+# Ends on a signal of the test: a file that it can write from outside on any kind of cluster, the rank's progress.
 PATIENT = """
 import os, pathlib, time
 progress = pathlib.Path(os.environ["TRAINMASTER_PROGRESS_FILE"])
@@ -39,9 +39,9 @@ for step in range(100):
 
 @pytest.fixture
 def helm(cluster: Cluster) -> Iterator[Config]:
-    """Helm in the test's namespace; whatever a failed test left installed is removed.
+    """Runs Helm in the test's namespace; removes whatever a failed test left installed.
 
-    The CRD outlives its release. Another release adopts it as Helm asks for: by its annotations and label.
+    The CRD outlives its release. Another release adopts it as Helm requires: by its annotations and label.
     """
     if cluster.kubectl("get", "crd", CRD, check=False).returncode == 0:
         owner = (f"meta.helm.sh/release-namespace={cluster.namespace}", "meta.helm.sh/release-name=trainmaster")
@@ -53,15 +53,15 @@ def helm(cluster: Cluster) -> Iterator[Config]:
 
 
 def values(cluster: Cluster, **others: Any) -> dict[str, Any]:
-    """One namespace's operator, with all that protects it."""
+    """Returns the values of an operator for one namespace, with all protections."""
     policy = {"networkPolicy": {"enabled": True}, "metrics": {"namespaces": ["monitoring"]}}
     return {"namespaces": [cluster.namespace], "replicas": 1, **policy, **others}
 
 
 def leave_crd_to_helm(cluster: Cluster) -> None:
-    """An earlier `kubectl apply --server-side` gives up the CRD's fields, as docs/operating.md says it.
+    """Lets an earlier `kubectl apply --server-side` give up the CRD's fields, as docs/operating.md describes.
 
-    Helm 4 applies on the server too, so it would be refused what another manager owns.
+    Helm 4 also applies on the server, so it couldn't change fields that another manager owns.
     https://kubernetes.io/docs/reference/using-api/server-side-apply/#transferring-ownership
     """
     nothing = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": CRD}}
@@ -83,7 +83,7 @@ def until_phase(cluster: Cluster, name: str, wanted: str, seconds: float = 120) 
 
 
 def test_a_fresh_install_runs_a_job_with_the_chart_s_own_permissions(helm: Config, cluster: Cluster) -> None:
-    # On the embedded cluster what listens on all of a pod's addresses has all of the machine's.
+    # On the embedded cluster, a program that listens on all of a pod's addresses has all of the machine's.
     recorded, seen = free_port(""), free_port("")
     history = {"enabled": True, "port": recorded, "persistence": {"size": "100Mi"}, "maxBytes": "50Mi"}
     everything = values(cluster, history=history, dashboard={"enabled": True, "port": seen})
@@ -99,7 +99,7 @@ def test_a_fresh_install_runs_a_job_with_the_chart_s_own_permissions(helm: Confi
     applied = cluster.get("networkpolicy", "trainmaster")["spec"]
     ports = [[port["port"] for port in rule["ports"]] for rule in applied["egress"]]
     assert ports == [[443, 6443], [53, 53], [8472], [recorded]]
-    # History and dashboard have no rights, and ask the API server who a viewer is.
+    # History and dashboard have no rights, and ask the API server for a viewer's.
     [page] = cluster.items("pods", labels="app.kubernetes.io/component=dashboard")
     for pod, path in (
         (f"trainmaster-history-0:{recorded}", "/v1/jobs"),
@@ -107,11 +107,11 @@ def test_a_fresh_install_runs_a_job_with_the_chart_s_own_permissions(helm: Confi
     ):
         status, answer = cluster.request("GET", f"/api/v1/namespaces/{cluster.namespace}/pods/{pod}/proxy{path}")
         assert status == 401, f"who asks has to show a token: {answer}"
-    # What the policy lets through of Secrets: the two that the operator makes.
+    # The policy permits two Secrets: those that the operator makes.
     secrets = {item["metadata"]["name"]: item["type"] for item in cluster.items("secrets")}
     assert secrets["trainmaster-signing-keys"] == "Opaque"
     assert [secrets[name] for name in secrets if name.startswith("trainmaster-agents-")] == ["trainmaster.dev/agents"]
-    # All that was under the admission policy, which its roles alone would let through.
+    # The policy refuses something that the operator's roles alone would permit.
     operator = f"--as=system:serviceaccount:{cluster.namespace}:trainmaster"
     attack = cluster.kubectl(operator, "create", "configmap", "mine", check=False)
     assert "ValidatingAdmissionPolicy" in attack.stderr, attack
@@ -150,7 +150,7 @@ def test_uninstalling_leaves_the_jobs_and_nothing_that_is_stuck(helm: Config, cl
     assert cluster.items("deployments") == []
     assert cluster.items("rolebindings") == []
     assert cluster.get("crd", CRD)["metadata"]["name"] == CRD
-    # Without an operator a job can still be deleted, with all that belongs to it: no finalizer holds anything.
+    # Without an operator a job can still be deleted, with everything that belongs to it: no finalizer blocks that.
     cluster.kubectl("delete", "dtj", "kept", "--timeout=60s")
     cluster.eventually(lambda: not cluster.items("statefulsets") and not cluster.items("services"), 60, "children gone")
     cluster.eventually(lambda: not cluster.items("pods"), 60, "pods gone")
@@ -174,18 +174,19 @@ def test_plain_manifests_install_the_same_operator_for_all_namespaces(cluster: C
         cluster.eventually(lambda: cluster.kubectl(*lease, check=False).stdout, 60, "a leader")
         cluster.apply(training_job("short", SHORT))
         until_phase(cluster, "short", "Succeeded")
-        # The admission policy keeps the operator's own namespace free of jobs, and who made one reads why.
+        # The admission policy keeps jobs out of the operator's own namespace, and explains it to anyone who creates
+        # one.
         mine = ("-n", "trainmaster-system", "get", "dtj", "mine", "-o", "jsonpath={.status.conditions}")
         job = yaml.safe_dump(training_job("mine", SHORT))
         cluster.kubectl("-n", "trainmaster-system", "apply", "-f", "-", stdin=job)
         cluster.eventually(lambda: "not in its own namespace" in cluster.kubectl(*mine).stdout, 60, "a refusal")
         for pod in cluster.kubectl("-n", "trainmaster-system", "get", "pods", "-o", "name").stdout.split():
             log = cluster.kubectl("-n", "trainmaster-system", "logs", pod).stdout
-            # A right that is missing; the admission policy's refusal above reads otherwise.
+            # A missing right; the admission policy's refusal above reads differently.
             assert "cannot" not in log, log
     finally:
         everything = yaml.safe_load((ROOT / "manifests" / "kustomization.yaml").read_text())["resources"]
-        # Not the CRD: other tests' jobs would go with it.
+        # Except the CRD, because other tests' jobs would be deleted with it.
         for name in reversed([name for name in everything if name != "crd.yaml"]):
             cluster.kubectl(
                 "-n",

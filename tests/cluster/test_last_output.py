@@ -1,5 +1,6 @@
-"""The lines that ranks print while their pods end are kept: of a pod that is deleted, of the lead, and of a suspended
-job; also where there was no operator at that moment."""
+"""The lines that ranks print while their pods end are kept: those of a deleted pod, of the lead, and of a suspended
+job, even if there was no operator at that moment.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from trainmaster.client import JobClient
 from trainmaster_local.testing.clusters import Cluster
 from trainmaster_operator.api.records import LogRecord
 
-# What a training loop does on a spot node: it saves its state while its pod ends, and says so.
+# Does what a training loop does on a spot node: it saves its state while its pod ends, and prints that.
 SAVES_AT_THE_END = """
 import os, signal, sys, time
 rank, attempt = os.environ["RANK"], os.environ["TRAINMASTER_ATTEMPT"]
@@ -47,7 +48,7 @@ def lines(cluster: Cluster, *options: str) -> list[str]:
 
 
 def printed(rank: int, attempt: int) -> list[str]:
-    """What a rank prints in an attempt whose pod is deleted."""
+    """Returns what a rank prints in an attempt whose pod is deleted."""
     own = f"[rank {rank}]: rank {rank}"
     return [f"{own} attempt {attempt} trains", f"{own} saves", f"{own} attempt {attempt} saved at step 7"]
 
@@ -58,7 +59,7 @@ def running(cluster: Cluster, attempt: int) -> bool:
 
 
 def trains(cluster: Cluster, attempt: int) -> None:
-    """Waits until both ranks have said that they train: only then SIGTERM finds their handlers."""
+    """Waits until both ranks have printed that they train: only then does SIGTERM find their handlers."""
     wait_for(lambda: running(cluster, attempt), f"attempt {attempt} runs")
     wait_for(
         lambda: all(f"rank {rank} attempt {attempt} trains" in cluster.log(f"job-{rank}", "worker") for rank in (0, 1)),
@@ -81,7 +82,7 @@ def test_what_ranks_print_while_a_pod_is_deleted_and_while_the_job_is_suspended_
     assert sorted(lines(cluster, "--previous", "--worker", "1")) == sorted(printed(1, 1))
     wait_for(lambda: "saved at step 7" in evidence_logs(cluster, 1), "the evidence has the last lines")
 
-    # The lead is gone with all that it has heard.
+    # The lead is gone with everything that it received.
     cluster.delete("pod", "job-0", wait=False)
     trains(cluster, 3)
     for rank in (0, 1):

@@ -1,4 +1,6 @@
-"""`kubectl dtj logs` of real workers: merged by time, by rank, by attempt, and of the rank that failed first."""
+"""`kubectl dtj logs` shows real workers' output: merged by time, by rank, by attempt, and of the rank that failed
+first.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from trainmaster.client import AsyncJobClient, JobClient
 from trainmaster_local.testing.clusters import Cluster
 
 TURNS = 6
-# The ranks print in turns, and then rank 1 waits for a file and fails, as it does in every attempt.
+# The ranks print in turns; then rank 1 waits for a file and fails, in every attempt.
 IN_TURNS = f"""
 import os, pathlib, sys, time
 folder = pathlib.Path("FOLDER")
@@ -46,7 +48,9 @@ def operator(cluster: Cluster, pods_run: None, tmp_path: Path) -> Iterator[Opera
 
 
 def has_log(cluster: Cluster, attempt: int) -> bool:
-    """Whether the evidence of an attempt has the end of a log; there is none before it is settled who failed."""
+    """Returns whether the evidence of an attempt contains the end of a log; it doesn't before the first failed rank is
+    known.
+    """
     kept = [found for found in cluster.items("configmaps") if found["metadata"]["name"] == "turns-evidence"]
     return any(json.loads(found["data"].get(f"attempt-{attempt}.json", "{}")).get("logs") for found in kept)
 
@@ -61,7 +65,7 @@ async def in_coroutines(cluster: Cluster) -> list[str]:
 
 
 def turns(attempt: int) -> list[str]:
-    """What both ranks print in their turns, in the order of time."""
+    """Returns what both ranks print in turns, in the order of time."""
     return [f"[rank {turn % 2}]: attempt {attempt} turn {turn}" for turn in range(TURNS)]
 
 
@@ -85,7 +89,7 @@ def test_logs_are_merged_by_time_and_picked_by_rank_and_attempt_also_when_the_po
     apply(cluster, job)
     wait_for(lambda: (pods_folder / f"1-{TURNS}").exists(), "both ranks have had their turns")
     first = turns(1)
-    # An agent hands on what its rank has printed a little later.
+    # An agent passes on its rank's output a little later.
     wait_for(lambda: logs() == first, "what both ranks have printed is in their pods' logs")
     assert in_python(jobs.logs("turns")) == first
     following.start()
@@ -105,7 +109,7 @@ def test_logs_are_merged_by_time_and_picked_by_rank_and_attempt_also_when_the_po
     assert logs("--failed") == [*first[1::2], failing]
     assert "Attempt 1 ended with Error of worker 1, rank 1, pod turns-1" in sentences[-1]
 
-    # The evidence has the end of the log once it is settled who failed, and a job that ends before then has its own.
+    # The evidence has the end of the log once the first failed rank is known; a job that ends earlier has its own.
     wait_for(lambda: has_log(cluster, attempt=1), "the end of the log is in the evidence")
     (pods_folder / "fail-2").touch()
     wait_for(lambda: phase(cluster, "turns") == "Failed", "the job has failed")
@@ -123,7 +127,7 @@ def test_logs_are_merged_by_time_and_picked_by_rank_and_attempt_also_when_the_po
     assert times == sorted(times) and all(time.endswith("Z") for time in times)
     assert logs("--since", "1h") == ended and logs("--since", "0s") == []
 
-    # What is left without the kept logs is the evidence of the rank that failed first.
+    # Without the kept logs, only the evidence of the rank that failed first is left.
     cluster.delete("configmap", "turns-logs")
     assert logs("--failed", "--attempt", "1")[-1] == failing
     assert "this is its end, from the evidence" in sentences[-1]

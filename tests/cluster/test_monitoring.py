@@ -1,8 +1,8 @@
-"""A real Prometheus watches a real operator and real agents: each query of a dashboard and each rule has an answer.
+"""A real Prometheus watches a real operator and real agents: each query of a dashboard and each rule gets an answer.
 
-Debian's Prometheus doesn't know Kubernetes, so the pods are read here, and given to it with the labels that it reads
-them with elsewhere; the PodMonitor's relabelling is its work. The operator runs outside of the cluster. One job trains
-and has been restarted, one has failed, one hung, one waits, one stands still; the thresholds are seconds.
+Debian's Prometheus doesn't support Kubernetes. So the pods are read here, and passed to it with the labels that it
+would read itself elsewhere; it does the PodMonitor's relabelling. The operator runs outside the cluster. One job trains
+and has been restarted, one has failed, one hung, one waits, one makes no progress. The thresholds are seconds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from trainmaster_local.testing.clusters import Cluster, SharedCluster, new_names
 
 pytestmark = [pytest.mark.usefixtures("pods_run"), pytest.mark.timeout(400)]
 
-# On a machine that does ten other things; nothing waits that long when all is well.
+# For a machine that does ten other things; a healthy test never waits this long.
 SECONDS = 120
 HOME = "trainmaster-system"
 META = "__meta_kubernetes"
@@ -39,13 +39,13 @@ THRESHOLDS = {
     **{"jobPendingSeconds": 1, "goodputRatio": 1, "goodputSeconds": 8, "stalledSeconds": 8},
     **{"stragglerSeconds": 2, "gradientsSeconds": 2, "operatorQueueSeconds": 0, "operatorBehindSeconds": 1},
 }
-# Alerts that nothing in this situation is a reason for.
+# Alerts that nothing in this situation causes.
 SILENT = {
     "TrainmasterWorkerSilent": "all agents of running jobs answer",
     "TrainmasterOperatorWithoutLeader": "the operator leads",
     "TrainmasterOperatorBug": "it has no mistake",
 }
-# Queries of dashboards that have no answer in this situation.
+# Queries of dashboards without an answer in this situation.
 UNANSWERED = {
     "trainmaster_unreadable_objects_total": "every object can be read",
     "trainmaster_warm_process_private_bytes": "the jobs start cold",
@@ -77,13 +77,13 @@ COLD = {"warmStart": {"enabled": False}}
 
 @dataclass(frozen=True)
 class Watched:
-    """Prometheus' HTTP API, and the namespace of the jobs."""
+    """Asks Prometheus over its HTTP API; `cluster` is the namespace of the jobs."""
 
     cluster: Cluster
     url: str
 
     def ask(self, path: str, **parameters: str) -> Any:
-        """Returns the `data` of an answer; an AssertionError where there is none."""
+        """Returns an answer's `data`; raises AssertionError if there is none."""
         try:
             with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{urlencode(parameters)}", timeout=10) as answer:
                 return json.load(answer)["data"]
@@ -93,11 +93,11 @@ class Watched:
             raise AssertionError(f"Prometheus doesn't answer: {error}") from error
 
     def query(self, expression: str, dashboard: str = "job") -> list[dict[str, Any]]:
-        """Returns the series of a query that a dashboard makes, where it can for the job that trains."""
+        """Returns the series of a dashboard's query, if possible for the job that trains."""
         return list(self.ask("query", query=self.filled(expression, dashboard))["result"])
 
     def filled(self, expression: str, dashboard: str) -> str:
-        """Returns a query with the values of the dashboard's variables, and of Grafana's own."""
+        """Returns a query with the values of the dashboard's variables and of Grafana's own."""
         values = {"__rate_interval": "8s", "__range_s": "600", "__range": "600s", "job": "trains"}
         values["namespace"] = HOME if dashboard == "operator" else self.cluster.namespace
         return re.sub(r"\$(\w+)", lambda found: values[found[1]], expression)
@@ -111,7 +111,7 @@ def snake(monitor: Any) -> Any:
 
 
 def agents_scraped(monitor: dict[str, Any], targets: Path) -> dict[str, Any]:
-    """Returns the scrape configuration that the Prometheus Operator makes of the agents' PodMonitor."""
+    """Returns the scrape configuration that the Prometheus Operator makes from the agents' PodMonitor."""
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
     selected = [
         {"source_labels": [f"{META}_pod_labelpresent_{plain(one['key'])}"], "regex": "true", "action": "keep"}
@@ -136,12 +136,12 @@ def agents_scraped(monitor: dict[str, Any], targets: Path) -> dict[str, Any]:
 
 
 def plain(label: str) -> str:
-    """Returns a label's name as Prometheus writes it into one of its own."""
+    """Returns a label's name as Prometheus writes it in one of its own labels."""
     return re.sub(r"\W", "_", label)
 
 
 def discovered(pod: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns the targets that Prometheus finds in a pod: each port of each container, with what it knows of the pod.
+    """Returns the targets that Prometheus finds in a pod: each port of each container, with the pod's labels.
 
     https://prometheus.io/docs/prometheus/latest/configuration/configuration/#pod
     """
@@ -180,14 +180,14 @@ def prometheus(folder: Path, configuration: dict[str, Any], rules: dict[str, Any
 
 
 def addressed(cluster: Cluster) -> list[dict[str, Any]]:
-    """Returns the pods of the jobs whose ranks train, once each has an address."""
+    """Returns the pods of the training jobs, once each has an address."""
     pods = cluster.items("pods", labels="trainmaster.dev/job-name in (trains, stands)")
     return pods if len(pods) == 3 and all(pod["status"].get("podIP") for pod in pods) else []
 
 
 @pytest.fixture(scope="module")
 def watched(shared_cluster: SharedCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
-    """Jobs of all kinds, watched for a while."""
+    """Watches jobs of all kinds for a while."""
     shared_cluster.needs_embedded("the agents' addresses are only reached on the cluster's own machine")
     folder = tmp_path_factory.mktemp("monitoring")
     objects = {one["metadata"]["name"]: one for one in monitoring(thresholds=THRESHOLDS)}
@@ -215,7 +215,7 @@ def watched(shared_cluster: SharedCluster, tmp_path_factory: pytest.TempPathFact
             (folder / "targets.new").write_text(json.dumps([target for pod in pods for target in discovered(pod)]))
             (folder / "targets.new").rename(folder / "targets.json")
             made = Watched(cluster, url)
-            # A restart is only seen where the counter was seen before it.
+            # A restart is seen only if the counter was seen before it.
             steps = 'trainmaster_job_step{job_name="trains"}'
             cluster.eventually(lambda: made.query(steps), SECONDS, "the first steps")
             fault.touch()

@@ -1,8 +1,8 @@
-"""Jobs from `kubectl apply` to their end, with the real operator and real agents.
+"""Jobs run from `kubectl apply` to their end, with the real operator and real agents.
 
-What is asserted of pods is Kubernetes' own: a container that exits is started again in its pod (restartPolicy Always is
-all that a StatefulSet's pod may have, kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle), so "in place" means
-the same uid *and* no container restart.
+The checks of pods rely on Kubernetes: a container that exits is restarted in its pod (a StatefulSet's pods must have
+restartPolicy Always, kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle). So "in place" means the same uid *and*
+no container restart.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trainmaster_operator.reconciling import decide
 
 pytestmark = pytest.mark.usefixtures("pods_run")
 
-# Trains `STEPS` steps of 0.1 s; `fault` runs at step 3. Every rank says when it starts: `rank attempt`.
+# Trains `STEPS` steps of 0.1 s; `fault` runs at step 3. Every rank prints when it starts: `rank attempt`.
 TRAIN = """
 import json, os, pathlib, signal, sys, time
 rank, attempt = int(os.environ["RANK"]), int(os.environ["TRAINMASTER_ATTEMPT"])
@@ -45,7 +45,7 @@ def train(fault: str = "pass", steps: int = 8) -> str:
 
 
 class Jobs:
-    """What a person would look at with kubectl."""
+    """Reads what a person would look at with kubectl."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -75,7 +75,7 @@ class Jobs:
         return self.cluster.log(pod, "worker")
 
     def kept_logs(self, name: str = "job") -> dict[str, str]:
-        # A moment after the job's end, before its pods go.
+        # A moment after the job's end, before its pods are deleted.
         return dict(self.cluster.eventually(lambda: self.cluster.get("configmap", f"{name}-logs")["data"]))
 
     def events(self) -> list[str]:
@@ -208,7 +208,7 @@ def test_a_failure_while_the_operator_is_away_is_answered_when_it_is_back(
 async def test_without_any_stream_failures_and_the_end_are_learned_from_the_pods(
     cluster: Cluster, pods_run: None, tmp_path: Path
 ) -> None:
-    """The sure way alone (docs/protocol.md): agents that nobody follows report by exiting."""
+    """This is the sure way alone (docs/protocol.md): agents without an operator report by exiting."""
     install_crd(cluster)
     settings = OperatorSettings(
         namespaces=(cluster.namespace,),
@@ -216,7 +216,7 @@ async def test_without_any_stream_failures_and_the_end_are_learned_from_the_pods
         lease_namespace=HOME,
         leader_elect=False,
         metrics_port=None,
-        # Nobody listens there.
+        # Nothing listens there.
         agent_port=9,
     )
     operator, stop = Operator(settings, decide), asyncio.Event()

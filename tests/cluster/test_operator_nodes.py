@@ -1,4 +1,4 @@
-"""Jobs whose nodes go: replaced where there is room, fewer workers where there is none, and back again."""
+"""Jobs lose nodes: the workers are replaced if there is room, are fewer if there is none, and come back later."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainmaster_local.testing.clusters import Cluster
 
 pytestmark = pytest.mark.usefixtures("pods_run")
 
-# Trains until the file that its argument names is there; says who it is when it starts.
+# Trains until the file that its argument names exists; prints its rank when it starts.
 TRAIN = """
 import os, pathlib, sys, time
 me = os.environ
@@ -27,7 +27,7 @@ QUICK = {"nodes": {"lostAfterSeconds": 2}, "maxRestarts": 0}
 
 @pytest.fixture
 def nodes(cluster: Cluster) -> Iterator[list[str]]:
-    """Two nodes for this test alone, with two accelerators each."""
+    """Adds two nodes for this test alone, with two accelerators each."""
     names = [f"{cluster.namespace}-{index}" for index in range(2)]
     for name in names:
         config = NodeConfig(name=name, resources={"nvidia.com/gpu": 2}, labels={"for": cluster.namespace})
@@ -69,7 +69,7 @@ def test_kubectl_scale_resizes_an_elastic_job(cluster: Cluster, operator: Operat
     if here:
         end.touch()
     else:
-        # The pods see none of this machine's files. Who has ended may be gone at once.
+        # The pods see none of this machine's files. A rank that has ended may be gone at once.
         for worker in (0, 1, 2):
             cluster.kubectl("exec", f"job-{worker}", "-c", "worker", "--", "touch", str(end))
     cluster.eventually(lambda: status(cluster).get("phase") == "Succeeded", 60, "Succeeded")

@@ -1,4 +1,6 @@
-"""Rights that the operator seldom needs: each is used here, so that `tests/rights.py` can hold the chart to them."""
+"""Rights that the operator seldom needs are all used here, so that `tests/rights.py` can compare the chart with
+them.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ def hash_of(cluster: Cluster, resource: str, name: str = "job") -> str:
 
 
 def rendered_anew(cluster: Cluster, resource: str, name: str = "job") -> None:
-    """As after an operator of another release, whose rendering was another one: the object is written again."""
+    """Makes an object look like another release's rendering, and waits until the operator has rendered it again."""
     rendered = hash_of(cluster, resource, name)
     cluster.kubectl("annotate", "--overwrite", resource, name, f"{HASH}=older")
     cluster.eventually(lambda: hash_of(cluster, resource, name) == rendered, 60, f"{resource} as rendered")

@@ -1,4 +1,4 @@
-"""Progress and hangs of scripts that never heard of Trainmaster, as a person sees them with kubectl."""
+"""kubectl shows progress and hangs of scripts that know nothing of Trainmaster."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from tests.cluster.scenarios import Scenario
 
-# No torch, and no progress file: it prints. In attempt 1 it stands still at step 12, and prints on.
+# It uses no torch, and no progress file: it prints. In attempt 1 it stops at step 12, but keeps printing.
 PRINTS = """
 import os, time
 for step in range(1, 41):

@@ -40,7 +40,9 @@ print("done", rank)
 
 @contextmanager
 def receiver() -> Iterator[tuple[str, list[tuple[str, Record]]]]:
-    """A history that takes everything; yields its address, and what it has got: the token and the record."""
+    """Runs a history that accepts everything; yields its address, and what it has received: the token and the
+    record.
+    """
     got: list[tuple[str, Record]] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):

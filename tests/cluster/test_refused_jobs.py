@@ -1,6 +1,6 @@
-"""Jobs that pass the custom resource's schema and can't run all the same: they fail at once, and everything says why.
+"""Jobs that pass the custom resource's schema but can't run fail at once, and every view gives the reason.
 
-No pod comes of them, so this holds on an API server alone too.
+They get no pods, so the tests also pass on an API server alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ UNFIT: dict[str, Any] = {"podTemplate": {"spec": {"containers": [{"name": "worke
 
 
 def dtj(cluster: Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """`kubectl dtj`, as a user calls it."""
+    """Runs `kubectl dtj`, as a user calls it."""
     command = [DTJ, *arguments, "--namespace", cluster.namespace]
     environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig), "COLUMNS": "200"}
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
@@ -49,7 +49,7 @@ def test_a_spec_that_only_the_operator_can_refuse_fails_the_job_at_once(
     cluster.eventually(
         lambda: [event for event in cluster.items("events") if event["reason"] == "InvalidSpec"], 60, "its event"
     )
-    # Corrected, it is the job that has failed; one sentence says what to do.
+    # A corrected job stays failed; one sentence says what to do.
     corrected = cluster.kubectl("apply", "-f", "-", stdin=json.dumps(training_job("job", "pass")), check=False)
     assert corrected.returncode == 1
     assert "delete the job and apply it again" in corrected.stderr
@@ -76,7 +76,9 @@ def test_a_set_that_the_api_server_refuses_as_invalid_fails_the_job_at_once(
 
 
 def test_a_field_that_the_cluster_is_too_old_for_is_named(cluster: Cluster, operator: OperatorProcess) -> None:
-    """Nothing that a newer Kubernetes may have is refused unasked, and nothing that this one drops is started."""
+    """Fields of a newer Kubernetes are refused only after asking the API server, and a job with a field that it drops
+    isn't started.
+    """
     cluster.apply(training_job("job", "pass", podTemplate={"spec": {"newerField": {"a": 1}}}))
     cluster.kubectl("wait", "--for=condition=Failed", "dtj/job", "--timeout=60s")
     said = "spec.podTemplate.spec.newerField: unknown field; this Kubernetes has none of that name"

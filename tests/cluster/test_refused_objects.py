@@ -1,4 +1,4 @@
-"""What an API server answers to objects that don't fit their type, and to text of every kind."""
+"""An API server refuses objects that don't fit their type, and answers text of every kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/pods.md says what becomes of a job that is changed, and of one that is run again; here it is done so."""
+"""A job that is changed, or run again, behaves as docs/pods.md describes."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def jobs(cluster: Cluster, pods_run: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[JobClient]:
-    """A client of a cluster with an operator, which KUBECONFIG names with the test's namespace."""
+    """Returns a client of a cluster with an operator; KUBECONFIG names it with the test's namespace."""
     document = yaml.safe_load(Path(cluster.kubeconfig).read_text())
     for context in document["contexts"]:
         context["context"]["namespace"] = cluster.namespace
@@ -67,13 +67,13 @@ def test_a_docstring_does_what_it_shows(jobs: JobClient, example: Any) -> None:
 
 @pytest.fixture
 def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where this test's run_locally makes its folders, and no other test's."""
+    """Returns the folder in which run_locally makes its own folders, for this test alone."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
 
 def left_over(scratch: Path) -> list[str]:
-    """Processes of clusters that run_locally has started."""
+    """Returns processes of clusters that run_locally has started."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
         command = " ".join(process.info["cmdline"] or ())
@@ -131,7 +131,7 @@ def test_an_interrupt_stops_what_run_locally_has_started(scratch: Path, begun: s
         env={**os.environ, "TMPDIR": str(scratch)},
         stderr=subprocess.PIPE,
         text=True,
-        # A shell has what it starts in the background ignore SIGINT, and that is inherited through these tests.
+        # A shell's background processes ignore SIGINT, and that is inherited through these tests.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     deadline = time.monotonic() + 60
@@ -182,7 +182,7 @@ def test_a_refusal_and_a_missing_job_are_one_sentence(jobs: JobClient) -> None:
 
 
 def test_a_watch_in_a_thread_shows_the_end_of_a_job(jobs: JobClient) -> None:
-    """As the live display of a notebook does, with the client that the notebook goes on using."""
+    """A notebook's live display does this, with the client that the notebook keeps using."""
     seen: list[str] = []
     jobs.submit(training_job("watched", "print('done')", workers=1))
     thread = threading.Thread(target=lambda: seen.extend(job.phase for job in jobs.watch("watched")))

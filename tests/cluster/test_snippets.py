@@ -1,5 +1,5 @@
-"""What docs/pods.md and docs/migrating.md show is accepted by an API server, with all that it becomes; and does what
-the page says, in pods that run.
+"""An API server accepts the snippets of docs/pods.md and docs/migrating.md and everything made from them, and running
+pods do what the page describes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SNIPPETS = [
     for block in blocks(page, "yaml")
     if block.objects()[0]["kind"] not in ("PyTorchJob", "TrainJob")
 ]
-# What a worker prints for the test that runs: variables, then what stands in the files that others have made.
+# A worker prints this for the test that runs: variables, then the content of files that others have made.
 _PROGRAM = """
 import json, os, pathlib
 names = ("LEARNING_RATE", "WANDB_API_KEY", "DATASET", "TEAM")
@@ -54,7 +54,7 @@ def test_an_api_server_accepts_a_snippet_and_what_it_becomes(cluster: Cluster, b
 
 
 def test_what_the_snippets_say_is_so_in_a_pod(cluster: Cluster, pods_run: None, tmp_path: Path) -> None:
-    """Variables, a claim, an init container and a sidecar, together in one job, as the page has them."""
+    """Variables, a claim, an init container and a sidecar are together in one job, as on the page."""
     headings = ("Environment variables", "A data volume", "An init container", "A sidecar")
     spec: dict[str, Any] = {
         "image": "python:3.12",
@@ -91,7 +91,7 @@ def _objects(heading: str) -> list[dict[str, Any]]:
 
 
 def _writer() -> dict[str, Any]:
-    """A pod that fills the claim before the job."""
+    """Returns a pod that fills the claim before the job."""
     program = "import pathlib; pathlib.Path('/data/hello').write_text('hello from the claim')"
     container = {
         "name": "writer",

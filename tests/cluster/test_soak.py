@@ -1,9 +1,9 @@
-"""Fifty jobs at a time, a fault every second, for ten minutes: every job ends as it should and nothing leaks.
+"""Fifty jobs at a time run for ten minutes with a fault every second: every job ends as it should and nothing leaks.
 
     TRAINMASTER_SOAK_SECONDS=60 TRAINMASTER_SOAK_SEED=7 pytest -m slow tests/cluster/test_soak.py
 
-The cluster, the operator and its API requests are real, pods and agents are `faked_workers`. A job that has ended is
-deleted, with all that it left, and a new one takes its place. When the time is over no more faults come, and all have
+The cluster, the operator and its API requests are real; pods and agents are `faked_workers`. A job that has ended is
+deleted, with everything that it left, and a new one takes its place. At the end no more faults come, and all jobs have
 to end.
 """
 
@@ -29,13 +29,13 @@ JOBS_AT_A_TIME = 50
 NODES = 5
 DURATION = float(os.environ.get("TRAINMASTER_SOAK_SECONDS", "600"))
 SEED = int(os.environ.get("TRAINMASTER_SOAK_SEED", "1"))
-# Megabytes that the operator may grow by between two moments of equal load, and have at most.
+# The megabytes by which the operator may grow between two moments of equal load, and its maximum.
 GROWTH_MB, MOST_MB = 25.0, 220.0
 
 
 @dataclass
 class Soak:
-    """The faults, from the test's thread."""
+    """Makes the faults, from the test's thread."""
 
     cluster: FakedCluster
     random: random.Random
@@ -43,13 +43,13 @@ class Soak:
     budgets: dict[str, int] = field(default_factory=dict)
     ended: Counter[str] = field(default_factory=Counter)
     kills: bool = True
-    # What has to be undone, by when.
+    # Each entry has a time and the function that then undoes a fault.
     _later: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
     _lost: set[str] = field(default_factory=set)
 
     def submit(self) -> None:
         namespace = self.cluster.namespace()
-        # One in five may fail twice only.
+        # One in five may fail only twice.
         budget = self.budgets[namespace] = 2 if self.random.random() < 0.2 else 1000
         policy = {
             "maxRestarts": budget,
@@ -66,7 +66,7 @@ class Soak:
             phase, restarts, budget = status["phase"], status.get("restarts", 0), self.budgets.pop(namespace)
             described = f"{namespace}: {status}"
             assert restarts <= budget, described
-            # A lost pod may end several attempts before the watch shows it, all of them the one disruption; and one
+            # A lost pod may end several attempts before the watch shows it, but counts as one disruption; and one
             # whose worker had finished ends none.
             assert status.get("disruptions", 0) or restarts >= status["attempt"] - 1, described
             assert phase == "Succeeded" or restarts == budget, described
@@ -83,7 +83,7 @@ class Soak:
         workers.forget(f"{namespace}/job")
 
     def strike(self) -> None:
-        """One fault; what it does ends by itself within seconds."""
+        """Make one fault, which ends by itself within seconds."""
         faults = [self.rank_fails] * 4 + [self.container_dies, self.pod_deleted] * 2
         faults += [self.pod_deleted_by_force, self.node_lost, self.watches_dropped, self.watches_expired]
         faults += [self.api_errors, self.api_slow, self.streams_cut]
@@ -205,7 +205,7 @@ class Soak:
         return psutil.Process(self.cluster.operators[0].pid)
 
     def tasks(self) -> int:
-        """The operator's asyncio tasks."""
+        """Returns the operator's asyncio tasks."""
         before = self.cluster.log.stat().st_size
         self.only_operator().send_signal(10)
         found: list[str] = []
@@ -245,7 +245,7 @@ def test_fifty_jobs_and_a_fault_every_second(soak: Soak) -> None:
         if now - struck >= 1.0:
             struck = now
             soak.strike()
-        # The operator's second half is one life, so that it can show a leak.
+        # In the second half the operator isn't restarted, so that it can show a leak.
         if soak.kills and now > began + DURATION / 2:
             soak.kills = False
         if not middle and now > began + DURATION * 0.7 and len(soak.cluster.operators) == 1:

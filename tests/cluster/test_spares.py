@@ -12,7 +12,7 @@ from tests.cluster.scenarios import Scenario, Stage, train
 NO_RESTART = {"maxRestarts": 0}
 QUICK = {"spec": {"terminationGracePeriodSeconds": 3}}
 NO_MORE = "no-more-pods"
-# What a rank takes to save a checkpoint when it is asked to leave: longer than one of a broken attempt is given.
+# The time that a rank needs to save a checkpoint when it is asked to leave: longer than a broken attempt's rank gets.
 SAVES = """
 def save(*_):
     time.sleep(1)
@@ -23,13 +23,13 @@ signal.signal(signal.SIGTERM, save)
 
 
 def until_spares(scenario: Scenario, count: int) -> None:
-    """Waits until so many spares are ready, by the status."""
+    """Waits until the status shows this many ready spares."""
     scenario.until(lambda: scenario.status.get("workers", {}).get("spares") == count, f"{count} spares are ready")
 
 
 @pytest.fixture
 def limited(stage: Stage) -> Iterator[Scenario]:
-    """A job in the namespace in which a test may forbid more pods."""
+    """Makes a job in the namespace in which a test may forbid more pods."""
     with stage.scenario(stage.other) as made:
         yield made
     stage.other.delete("resourcequota", NO_MORE, missing_ok=True)
@@ -42,7 +42,7 @@ def test_a_deleted_pods_place_is_taken_before_its_replacement_runs(limited: Scen
     until_spares(scenario, 1)
     assert sorted(scenario.pods()) == [f"{name}-0", f"{name}-1", f"{name}-2"]
     before = scenario.uids()
-    # Where a worker's report comes before its pod's end, the cluster may be quicker with the replacement.
+    # If a worker's report comes before its pod's end, the cluster may replace the pod faster.
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": NO_MORE}, "spec": {"hard": {"pods": 0}}}
     scenario.cluster.apply(quota)
     scenario.cluster.delete("pod", f"{name}-1", wait=False, grace=0)
@@ -52,7 +52,7 @@ def test_a_deleted_pods_place_is_taken_before_its_replacement_runs(limited: Scen
     assert {start.world for start in started.values()} == {2}
     scenario.cluster.delete("resourcequota", NO_MORE)
     until_spares(scenario, 1)
-    # The pod that came back under the lost index is the spare, and the leader's place is taken as any other's.
+    # The pod that came back under the lost index is the spare, and the leader's place is taken like any other's.
     scenario.cluster.delete("pod", f"{name}-0", wait=False, grace=0)
     scenario.succeeds(attempt=3, disruptions=2)
     assert scenario.status["workerOrder"] == [1, 2]
@@ -158,7 +158,7 @@ def test_a_spare_of_another_kind_of_machine_stands_in_for_nobody(scenario: Scena
 
 def test_pods_of_a_group_with_spares_stand_apart_where_they_can(stage: Stage, scenario: Scenario) -> None:
     with stage.nodes(2, gpus=3) as nodes:
-        # Another's pod, so that all would go to the other node, which has more room.
+        # Another user's pod, so that all pods would go to the other node, which has more room.
         resources = {"requests": {"cpu": "48", "memory": "48Gi"}}
         container = {"name": "c", "image": "busybox:1.37", "command": ["sleep", "600"], "resources": resources}
         metadata = {"name": f"{scenario.name}-other"}

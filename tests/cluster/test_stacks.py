@@ -1,4 +1,4 @@
-"""Stacks on request, with kubectl, the real operator and agents: all ranks answer, and the job trains on as before."""
+"""kubectl requests stacks from the real operator and agents: all ranks answer, and the job trains on as before."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if rank == 0:
 
 
 def ask(scenario: Scenario, request: str) -> Mapping[str, Any]:
-    """Annotates the job; returns the data of the ConfigMap that answers it."""
+    """Annotates the job; returns the data of the ConfigMap with the answer."""
     cluster, name = scenario.cluster, scenario.name
     cluster.kubectl("annotate", "dtj", name, "--overwrite", f"trainmaster.dev/stacks={request}")
 
@@ -72,7 +72,7 @@ def test_all_ranks_answer_and_the_job_trains_on_in_the_same_attempt(scenario: Sc
     asked = scenario.status["stacksRequest"]
     assert asked["id"] not in ("", "first"), "what the command asked after that"
 
-    # The next operator knows what was asked, and answers what is asked anew.
+    # The next operator knows the earlier request, and answers new ones.
     version = scenario.cluster.get("configmap", f"{scenario.name}-stacks")["metadata"]["resourceVersion"]
     stage.operator.kill()
     stage.operator.start()

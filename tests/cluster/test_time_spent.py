@@ -1,4 +1,4 @@
-"""Where a job's time goes, with the real operator and agents: a rank that is killed once costs what it must."""
+"""The real operator and agents account for a job's time: a rank that is killed once costs only what it must."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES, JobStatus
 pytestmark = pytest.mark.usefixtures("pods_run")
 
 STEP_SECONDS, TOTAL, CHECKPOINT_EVERY, KILLED_AFTER = 0.1, 50, 20, 37
-# Each rank keeps its own checkpoint in the pod, which lives through a restart in place. Before one is killed the ranks
-# meet, as a collective makes them, and the operator receives how far both have come, which is sent once a second.
+# Each rank keeps its own checkpoint in the pod, which survives a restart in place. Before one is killed, the ranks
+# meet, as in a collective, and the operator receives both ranks' progress, which is sent once a second.
 TRAIN = f"""
 import json, os, pathlib, signal, socket, time
 def meet():
@@ -67,7 +67,7 @@ def test_a_killed_rank_costs_the_steps_since_the_checkpoint_and_a_restart(
     seconds = {name: getattr(spent, name) or 0.0 for name in TIME_CATEGORIES}
     assert sum(seconds.values()) == pytest.approx(ended - started, abs=0.0015)
     assert (status.attempt, status.restarts) == (2, 1)
-    # Steps 21 to 37 were done twice.
+    # Steps 21 to 37 were repeated.
     assert seconds["recompute"] >= (KILLED_AFTER - CHECKPOINT_EVERY - 2) * STEP_SECONDS
     assert seconds["productive"] >= 0.6 * TOTAL * STEP_SECONDS
     assert seconds["load"] + seconds["rendezvous"] > 0

@@ -1,7 +1,7 @@
-"""docs/troubleshooting.md prints what is printed: each situation of the page is made, and its commands are run.
+"""docs/troubleshooting.md shows real output: each situation of the page is made, and its commands are run.
 
-The commands are those of the page's `console` blocks, in order. What the page shows below a command has to be what the
-command prints, numbers, times, blanks and the breaks of lines aside; `…` stands for anything.
+The commands are those of the page's `console` blocks, in order. The output below a command must match what the command
+prints, except for numbers, times, blanks and line breaks; `…` stands for anything.
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ from tests.why.situations import all_situations
 from trainmaster_local.testing.clusters import Cluster, SharedCluster, new_namespace, open_cluster, suite_config
 
 PAGE = "troubleshooting.md"
-# The causes that `kubectl dtj why` has to name. Of Kueue this cluster serves no LocalQueues that could be missing.
+# The causes that `kubectl dtj why` has to name. This cluster serves no LocalQueues of Kueue that could be missing.
 CAUSES = {one.job: one.cause for one in all_situations() if one.is_recorded} | {"queued": "Queued"}
 
 
 @dataclass(frozen=True)
 class Situation:
-    """A job with a mistake, what stands beside it, and how its status shows that it has come to what the page shows."""
+    """Describes a job with a mistake, the objects beside it, and how its status shows that it has reached the page's
+    state.
+    """
 
     spec: Mapping[str, Any]
     phase: str
@@ -41,12 +43,12 @@ class Situation:
 
 
 def program(text: str, **spec: Any) -> dict[str, Any]:
-    """A job's spec whose workers run some lines of Python."""
+    """Returns a job's spec whose workers run some lines of Python."""
     return {"image": "python:3.12", "launcher": "exec", "workers": 2, "command": ["python3", "-c", text], **spec}
 
 
 def named(kind: str, name: str, **body: Any) -> dict[str, Any]:
-    """An object of the core API."""
+    """Returns an object of the core API."""
     return {"apiVersion": "v1", "kind": kind, "metadata": {"name": name}, **body}
 
 
@@ -77,7 +79,7 @@ import os, time
 held = bytearray(512 << 20 if os.environ["RANK"] == "0" else 1)
 time.sleep(600)
 """
-# A rule of the cluster on pods, as a Pod Security Standard or Kyverno have it.
+# A cluster's rule on pods, like one of a Pod Security Standard or Kyverno.
 _RULE = {
     "expression": "!object.spec.?volumes.orValue([]).exists(volume, has(volume.hostPath))",
     "message": "hostPath volumes are not allowed here",
@@ -141,7 +143,7 @@ SITUATIONS: dict[str, Situation] = {
         },
         "Failed",
         "LaunchError",
-        # A Python in which torch isn't installed.
+        # A Python without torch.
         (named("ConfigMap", "conda", data={"python": PYTHON_WITHOUT_TORCH, "torch.py": NO_TORCH}),),
     ),
     "onhost": Situation(
@@ -152,7 +154,7 @@ SITUATIONS: dict[str, Situation] = {
 
 @dataclass
 class Console:
-    """A shell whose kubectl talks to a cluster, in a namespace that it shows as `default`."""
+    """Runs a shell whose kubectl uses a cluster, in a namespace that it shows as `default`."""
 
     kubeconfig: Path
     namespace: str
@@ -168,7 +170,7 @@ class Console:
 
 
 def console(shared: SharedCluster, namespace: str, folder: Path) -> Console:
-    """A shell in a namespace that a person has made the context's."""
+    """Starts a shell in a namespace that is the context's default."""
     config = yaml.safe_load(shared.kubeconfig.read_text())
     for context in config["contexts"]:
         context["context"]["namespace"] = namespace
@@ -182,14 +184,14 @@ def console(shared: SharedCluster, namespace: str, folder: Path) -> Console:
 def served(
     shared_cluster: SharedCluster, pods_run: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
-    """A namespace with an operator."""
+    """Makes a namespace with an operator."""
     with new_namespace(shared_cluster) as cluster, running_operator(cluster, tmp_path_factory.mktemp("operator")):
         yield cluster
 
 
 @pytest.fixture
 def shell(request: pytest.FixtureRequest, shared_cluster: SharedCluster, tmp_path: Path) -> Iterator[Console]:
-    """The shell in which a block's commands are run, once its situation has come about."""
+    """Starts the shell in which a block's commands are run, once its situation is there."""
     shared_cluster.needs_embedded("the page shows the embedded cluster's node and its kubelet's words")
     block: Block = request.param
     names = [name for name in (*SITUATIONS, "ignored") if re.search(rf"\b{name}\b", block.text)]
@@ -213,7 +215,7 @@ def shell(request: pytest.FixtureRequest, shared_cluster: SharedCluster, tmp_pat
 
 @contextmanager
 def situation(cluster: Cluster, name: str) -> Iterator[None]:
-    """A job of the table while it is as the page shows it."""
+    """Keeps a job of the table in the state that the page shows."""
     made = SITUATIONS[name]
     with ExitStack() as stack:
         if name == "queued":
@@ -232,7 +234,7 @@ def situation(cluster: Cluster, name: str) -> Iterator[None]:
 
 
 def shown(cluster: Cluster, name: str) -> tuple[str, str]:
-    """A job's phase, and the reason of the condition that says why."""
+    """Returns a job's phase, and the reason of the condition that explains it."""
     status = cluster.get("dtj", name).get("status", {})
     phase = str(status.get("phase", ""))
     kind = phase if phase in ("Failed", "Suspended") else "Running"
@@ -241,7 +243,7 @@ def shown(cluster: Cluster, name: str) -> tuple[str, str]:
 
 
 def job(name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
-    """A job's manifest."""
+    """Returns a job's manifest."""
     body = {"apiVersion": "trainmaster.dev/v1alpha1", "kind": "DistributedTrainingJob"}
     return {**body, "metadata": {"name": name}, "spec": dict(spec)}
 

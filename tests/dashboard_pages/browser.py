@@ -1,4 +1,4 @@
-"""Debian's Chromium, as tests and benchmarks of the page drive it."""
+"""Tests and benchmarks of the page drive Debian's Chromium."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
-# Debian's, or the Chrome of a machine that has another.
+# Debian's, or Chrome on a machine that has that instead.
 CHROMIUM = Path(shutil.which("chromium") or shutil.which("google-chrome") or "/usr/bin/chromium")
 MISSING = f"{CHROMIUM} is missing, which drives the dashboard's page: apt-get install chromium"
-# For what a page shows at once, on a machine that does much else (milliseconds).
+# Limit for things that a page shows at once, on a busy machine (milliseconds).
 PATIENCE = 30_000.0
 ARGUMENTS = [
     "--no-sandbox",
@@ -36,7 +36,7 @@ def chromium() -> Iterator[Browser]:
 
 @contextmanager
 def new_page(browser: Browser) -> Iterator[tuple[Page, list[str]]]:
-    """Yields a page in a profile of its own, and what it says on the console: errors, violations of its CSP."""
+    """Yields a page in a new profile, and its console messages: errors, violations of its CSP."""
     context = browser.new_context(viewport={"width": 1440, "height": 900}, reduced_motion="reduce")
     context.set_default_timeout(PATIENCE)
     expect.set_options(timeout=PATIENCE)

@@ -1,4 +1,4 @@
-"""Invented jobs: the rows of a list as the dashboard sends them, and how they go on second by second."""
+"""Jobs are invented: the rows of a list as the dashboard sends them, and their changes second by second."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def stamp(at: float) -> str:
 
 
 def empty_row(uid: str, namespace: str, name: str, phase: str, created: float) -> dict[str, Any]:
-    """Returns the row of a job of which nothing is known but its phase."""
+    """Returns the row of a job of which only the phase is known."""
     unknown = ("step", "totalSteps", "etaSeconds", "loss", "samplesPerSecond", "goodput", "startedAt", "completedAt")
     unknown += ("failure", "failedAt", "reason", "waits", "queue")
     counts = dict.fromkeys(("attempt", "restarts", "disruptions", "running"), 0)
@@ -72,7 +72,7 @@ def invented(number: int, now: float, chance: random.Random) -> dict[str, Any]:
 
 
 class Fleet:
-    """Fleet is all jobs of the list; `step` lets some of them go on."""
+    """Holds all jobs of the list; `step` advances some of them."""
 
     def __init__(self, jobs: int, now: float) -> None:
         self.chance = random.Random(14)

@@ -1,4 +1,4 @@
-"""The invented dashboard in a thread, for tests and benchmarks that drive a browser."""
+"""The invented dashboard runs in a thread, for tests and benchmarks that drive a browser."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.dashboard_pages.server import FakeDashboard
 
 
 class Served:
-    """Served is a FakeDashboard that runs in a thread, at `url`."""
+    """Runs a FakeDashboard in a thread, at `url`."""
 
     def __init__(self, dashboard: FakeDashboard) -> None:
         self.dashboard = dashboard
@@ -29,7 +29,7 @@ class Served:
         return f"http://127.0.0.1:{self.runner.addresses[0][1]}"
 
     def call(self, function: Callable[..., object], *arguments: object) -> None:
-        """Calls a function in the server's loop, which alone may touch its streams."""
+        """Calls a function in the server's loop; only that loop may touch its streams."""
         done = threading.Event()
         self.loop.call_soon_threadsafe(lambda: (function(*arguments), done.set()))
         assert done.wait(10)

@@ -1,4 +1,6 @@
-"""Answers as `trainmaster dashboard` does, from what `fleet` and `survivor` invent. Tests change it while it runs."""
+"""Answers as `trainmaster dashboard` does, with data that `fleet` and `survivor` invent. Tests change it while
+it runs.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ spec:
   workers: 4
 """
 ABOUT = ("why", "series", "heat", "evidence", "manifest", "export")
-# What a browser is sent, by how its name ends.
+# The content type sent to a browser, by a file name's ending.
 SENT = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -59,10 +61,10 @@ Events = AsyncIterator[tuple[str, Any]]
 
 
 class FakeDashboard:
-    """FakeDashboard is the server. `token`: what a viewer has to send; None asks for none.
+    """Serves the page and its requests. `token` is the token that a viewer must send; None requires none.
 
-    `batch` jobs change each `seconds`; `cut` ends all streams at once, `down` refuses what is asked meanwhile, and
-    `deleted` deletes the job that is looked at.
+    `batch` jobs change every `seconds`; `cut` ends all streams at once, `down` refuses requests meanwhile, and
+    `deleted` deletes the job on the page.
     """
 
     def __init__(self, jobs: int = 1_000, *, token: str | None = None, seconds: float = 1.0, batch: int = 60) -> None:
@@ -70,7 +72,7 @@ class FakeDashboard:
         self.born = time.time() - survivor.AGE
         self.fleet = Fleet(jobs, time.time())
         self.posted: list[tuple[str, str]] = []
-        # Of jobs that the list loses with its next change.
+        # The jobs that the list loses with its next change.
         self.leaving: list[str] = []
         self.down = self.deleted = False
         self.all_namespaces = self.history = True
@@ -84,7 +86,7 @@ class FakeDashboard:
         self.add(survivor.row(self.born, time.time()))
 
     def add(self, row: dict[str, Any]) -> None:
-        """Adds a job, or puts it in the place of that with its uid."""
+        """Adds a job, or replaces the one with its uid."""
         self.fleet.rows[row["uid"]] = row
 
     def cut(self) -> None:
@@ -115,7 +117,7 @@ class FakeDashboard:
     async def guard(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        """Refuses who has no token, and puts the headers on answers."""
+        """Refuses viewers without a token, and adds headers to the answers."""
         if request.path.startswith("/api/") and request.path != "/api/launch":
             if self.down:
                 return web.json_response({"sentence": "The dashboard is being restarted."}, status=503, headers=HEADERS)
@@ -140,7 +142,7 @@ class FakeDashboard:
         return web.json_response({"key": self.token or "key"})
 
     async def viewer(self, _: web.Request) -> web.Response:
-        """Says who looks."""
+        """Names the viewer."""
         return web.json_response({
             "mode": "cluster", "user": "alice@example.com", "cluster": "https://k8s.example.com:6443",
             "namespace": "research", "allNamespaces": self.all_namespaces, "history": self.history, "version": "0.1.0",
@@ -169,7 +171,7 @@ class FakeDashboard:
         return await self.stream(request, events())
 
     async def recorded(self, _: web.Request) -> web.Response:
-        """Lists what the history has."""
+        """Lists the jobs in the history."""
         if not self.history:
             return web.json_response({"sentence": "There is no history here."}, status=404)
         now = time.time()
@@ -178,7 +180,7 @@ class FakeDashboard:
         return web.json_response({"items": [recorded("whisper-deleted", now - 90_000, now), *items]})
 
     def row_of(self, request: web.Request) -> dict[str, Any]:
-        """Returns the row of the job that a request is about."""
+        """Returns the row of the job that a request names."""
         namespace, name = request.match_info["namespace"], request.match_info["name"]
         for row in self.fleet.rows.values():
             if (row["namespace"], row["name"]) == (namespace, name):
@@ -250,7 +252,7 @@ class FakeDashboard:
         return await self.stream(request, events())
 
     async def about_job(self, request: web.Request) -> web.Response:
-        """Answers what is asked about one job."""
+        """Answers a request about one job."""
         row = self.row_of(request)
         now = time.time()
         match request.path.rpartition("/")[2]:
@@ -299,7 +301,7 @@ class FakeDashboard:
         return await self.stream(request, events())
 
     async def act(self, request: web.Request) -> web.Response:
-        """Does what a button asks for."""
+        """Does what a button requests."""
         what, name = request.path.rpartition("/")[2], request.match_info["name"]
         await request.json()
         self.posted.append((what, name))
@@ -327,7 +329,7 @@ class FakeDashboard:
         return web.json_response({"sentence": f"{name}: to be {'suspended' if what == 'suspend' else what + 'ed'}"})
 
     async def stream(self, request: web.Request, events: Events) -> web.StreamResponse:
-        """Sends events until the viewer leaves, or `cut`."""
+        """Sends events until the viewer leaves, or until `cut`."""
         answer = web.StreamResponse(headers=HEADERS | {"Content-Type": "text/event-stream"})
         await answer.prepare(request)
         cutting = asyncio.create_task(self.cutting.wait())
@@ -358,7 +360,7 @@ def recorded(name: str, created: float, now: float) -> dict[str, Any]:
 
 
 async def nodes(_: web.Request) -> web.Response:
-    """Says which nodes are blamed."""
+    """Lists the blamed nodes."""
     mine = {"namespace": survivor.NAMESPACE, "name": survivor.NAME}
     blamed = {"gpu-node-07": 3, "gpu-node-04": 1, "gpu-node-11": 1}
     found = []
@@ -383,7 +385,7 @@ async def page(_: web.Request) -> web.FileResponse:
 
 
 async def page_file(request: web.Request) -> web.Response:
-    """Answers with a file of the page, which the browser may keep while its ETag is the same."""
+    """Answers with a file of the page, which the browser may keep while its ETag is unchanged."""
     path = (PAGE / request.match_info["path"]).resolve()
     if PAGE not in path.parents or path.suffix not in SENT or not path.is_file():
         raise web.HTTPNotFound

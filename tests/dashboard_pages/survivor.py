@@ -1,4 +1,4 @@
-"""One invented job in full: a rank was killed, a rank hung, a node was lost, and now rank 5 is slow.
+"""One job is invented in full: a rank was killed, a rank hung, a node was lost, and now rank 5 is slow.
 
 Everything is a function of the time since the job was made (seconds), so that series, heat map and figures agree.
 """
@@ -77,7 +77,7 @@ def step_seconds(rank: int, age: float) -> float:
 
 
 def step_at(age: float) -> int | None:
-    """Returns the step that the job is at."""
+    """Returns the job's step."""
     attempt = attempt_at(age)
     if attempt is None:
         return None
@@ -89,7 +89,7 @@ def step_at(age: float) -> int | None:
 
 
 def figures(rank: int, age: float) -> dict[str, Any]:
-    """Returns what a rank reports."""
+    """Returns a rank's report."""
     step = step_at(age) or 0
     chance = random.Random(rank * 7919 + int(age))
     slowest = max(step_seconds(each, age) for each in range(RANKS))
@@ -118,7 +118,7 @@ def series(born: float, now: float, since: float, points: int) -> dict[str, Any]
     )
     found: dict[str, Any] = {name: [] for name in ("at", "attempt", "step", *names)}
     furthest = 0
-    # The newest point is that of now, so that curves grow while one looks.
+    # The newest point is the present one, so that curves grow while the page is open.
     for age in [*(every * point for point in range(1, int((now - born) / every))), now - born]:
         attempt, step = attempt_at(age), step_at(age)
         if attempt is not None and step is not None:
@@ -134,7 +134,7 @@ def series(born: float, now: float, since: float, points: int) -> dict[str, Any]
 
 
 def goodput(age: float) -> float:
-    """Returns the share of the time that went into new steps."""
+    """Returns the share of the time that was spent on new steps."""
     lost = 190 + sum(
         seconds for seconds, at in ((2, 3_300), (320, 6_480), (235, 6_735), (130, 9_130), (340, 9_470)) if at < age
     )
@@ -236,7 +236,7 @@ def events(born: float) -> list[dict[str, Any]]:
 
 
 def evidence(born: float) -> list[dict[str, Any]]:
-    """Returns what was kept of the hang and of the killed rank."""
+    """Returns the evidence of the hang and of the killed rank."""
     ranks: dict[str, Any] = {}
     for rank in range(RANKS):
         culprit = rank == 3

@@ -1,4 +1,4 @@
-"""`make demo` is what a new user types first: it trains, says where everything is, and leaves nothing running."""
+"""`make demo` is a new user's first command: it trains, prints where everything is, and leaves nothing running."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def start(folder: Path) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env={**os.environ, "COLUMNS": "200"},
-        # A shell has what it starts in the background ignore SIGINT, and that is inherited through these tests.
+        # A shell's background processes ignore SIGINT, and that is inherited through these tests.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
 def left_over(folder: Path) -> list[str]:
-    """Processes that have anything to do with the demo's folder, by command line, environment or working directory."""
+    """Returns processes that use the demo's folder, in their command line, environment or working directory."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -48,7 +48,7 @@ def left_over(folder: Path) -> list[str]:
 
 
 def nothing_is_left(folder: Path) -> None:
-    """The kernel takes a moment to end what was killed."""
+    """Waits until no process is left: the kernel takes a moment to end killed ones."""
     deadline = time.monotonic() + 30
     while left := left_over(folder):
         assert time.monotonic() < deadline, left

@@ -1,4 +1,4 @@
-"""The first job of somebody new: what `trainmaster init` writes loses no step to a fault, and needs torch alone."""
+"""A new user's first job, written by `trainmaster init`, loses no step to a fault, and needs only torch."""
 
 from __future__ import annotations
 

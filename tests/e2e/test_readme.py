@@ -1,4 +1,4 @@
-"""What the README says is so: its commands exist, its jobs are valid, its links lead somewhere."""
+"""The README is correct: its commands exist, its jobs are valid, its links lead somewhere."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""docs/tutorial.md is what happens: its commands are run one after another, in a folder of their own.
+"""docs/tutorial.md is correct: its commands are run one after another, in a folder of their own.
 
-What the page shows below a command has to be what it prints, numbers, times, blanks and the breaks of lines aside; `…`
-stands for anything. A reader looks again until a job has come as far as the page shows, and so does the test, with the
-commands that only look.
+The output below a command must match what it prints, except for numbers, times, blanks and line breaks; `…` stands for
+anything. A reader looks again until a job has got as far as the page shows. The test does the same with commands that
+only show something.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LOOKS = re.compile(r"kubectl (dtj (status|logs)|get) ")
 
 
 class Shell:
-    """A shell in an empty folder, whose kubectl talks to the local cluster that is made there."""
+    """Runs a shell in an empty folder, whose kubectl uses the local cluster that is made there."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -41,7 +41,7 @@ class Shell:
         }
 
     def run(self, command: str) -> str:
-        # The port that the operator has by default may be another test's.
+        # The operator's default port may be another test's.
         command = command.replace("--no-leader-elect", "--no-leader-elect --metrics-port 0")
         done = subprocess.run(
             ["/bin/sh", "-c", command], env=self.environ, cwd=self.folder, capture_output=True, text=True, check=False
@@ -53,7 +53,7 @@ class Shell:
 def shell(tmp_path: Path) -> Iterator[Shell]:
     made = Shell(tmp_path)
     yield made
-    # Where the page has come to its end nothing is left.
+    # At the end of the page nothing is left.
     with suppress(OSError, ValueError):
         os.kill(int((tmp_path / "operator.pid").read_text()), signal.SIGKILL)
     made.run("trainmaster local down")
@@ -70,7 +70,7 @@ def test_every_command_does_what_the_page_shows(shell: Shell) -> None:
                 if pattern(shown).fullmatch(plain(said)):
                     break
                 assert time.monotonic() < deadline, f"$ {command}\n{said}\nisn't what the page shows:\n{shown}"
-                # A look is a Python that starts.
+                # Each look starts a Python.
                 time.sleep(2.0)
             print(f"$ {command}\n{said}")
 

@@ -1,4 +1,4 @@
-"""Tests of this folder have the marker `gpu`, and are skipped where there is no CUDA device."""
+"""Tests of this folder have the marker `gpu`, and are skipped if there is no CUDA device."""
 
 from __future__ import annotations
 

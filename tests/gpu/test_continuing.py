@@ -1,4 +1,4 @@
-"""Ranks under NCCL train on in their processes when one is killed, and it joins them: a script, and the loop."""
+"""Under NCCL, ranks train on in their processes when one is killed, and it joins them again: a script, and the loop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STEPS = 300
 def _on_the_gpu() -> None:
     import os
 
-    # Two ranks may share a GPU where NCCL takes them for ranks of two machines.
+    # Two ranks may share a GPU if NCCL takes them for ranks of two machines.
     os.environ |= {"NCCL_HOSTID": f"host{os.environ['RANK']}", "NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}
     torch.cuda.set_device(0)
 

@@ -14,7 +14,7 @@ from tests.processes.agent.agents import Job, Stream
 from trainmaster.client.diagnosis.endings import read_ending
 
 ROOT = Path(__file__).parents[2]
-# What finds the device and its libraries, where the machine says so by its environment.
+# Variables by which the device and its libraries are found on some machines.
 PASSED_ON = ("CUDA_", "NVIDIA_", "LD_LIBRARY_PATH", "HIP_", "ROCR_")
 
 BEGIN = """
@@ -80,7 +80,7 @@ def job(tmp_path: Path) -> Iterator[Job]:
 
 
 def failed(job: Job, script: str, ranks: int = 1) -> tuple[dict[str, Any], dict[int, dict[str, Any]]]:
-    """Run a script on so many workers; returns the first report of a failure, and the ranks' evidence of a stall."""
+    """Run a script on this many workers; returns the first report of a failure, and the ranks' evidence of a stall."""
     path = job.folder / "train.py"
     path.write_text(BEGIN + script)
     variables = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
@@ -137,7 +137,7 @@ def test_a_rank_that_waits_in_item_for_a_collective_is_not_the_one_that_hangs(jo
 def test_a_failure_is_told_in_the_gpus_words(job: Job, script: str, ranks: int, said: str, cause: str) -> None:
     report, _ = failed(job, script, ranks)
     assert (report["reason"], report["culprit"]) == ("Error", True), report
-    # What the status keeps of it (reconciling/policies/attribution.py).
+    # The part that the status keeps (reconciling/policies/attribution.py).
     lines = [line for line in report["error"].splitlines() if line.strip()][-3:]
     assert any(said in line for line in lines), report["error"]
     ending = read_ending(report["error"])

@@ -1,4 +1,4 @@
-"""What keeping a state costs, and what it does while the device is stuck, in one process on a real device."""
+"""Keeping a state has a bounded cost, and works while the device is stuck; one process tests it on a real device."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from trainloop.recovery.slots import Buffers
 from trainloop.recovery.tensors import OptimizerState
 
 PLACE = Place("job", 1, 0, 1, 1)
-#: Cycles of a kernel that runs for two to four seconds.
+#: The number of cycles of a kernel that runs for two to four seconds.
 LONG = 4_000_000_000
 
 
 class Run:
-    """A loop on the GPU whose state is kept in `/dev/shm`."""
+    """Runs a loop on the GPU whose state is kept in `/dev/shm`."""
 
     def __init__(self, directory: Path, width: int = 1024, layers: int = 4) -> None:
         self.said, self.step, self.directory = list[str](), 0, directory

@@ -1,4 +1,4 @@
-"""One line says what a rank runs on: the GPU that is there, its driver, CUDA and NCCL."""
+"""One line names a rank's hardware and software: the GPU, its driver, CUDA and NCCL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A survivor under NCCL keeps its state: its peer is killed, its device waits for ever, and the agent sends SIGTERM."""
+"""Under NCCL a survivor keeps its state: its peer is killed, its device waits forever, and the agent sends SIGTERM."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def on_the_gpu() -> None:
     # As under an agent, which ends a rank after a fault.
     os.environ["TRAINMASTER_SAVING_FILE"] = os.environ["TRAINMASTER_MEMORY_DIR"] + "/saving"
     torch.cuda.set_device(0)
-    # When the device has made all steps before, so that it is known which one is the last.
+    # Wait until the device has made all earlier steps, so that the last one is known.
     FAULTS.update(kill=lambda: _after_the_device(_killed), sleep=lambda: _after_the_device(_asleep))
 
 
@@ -100,7 +100,7 @@ def huggingface(settings: dict[str, Any], fault: Fault | None) -> dict[str, Any]
 
 
 def as_the_agent_does(memory: Path, writers: int = 1) -> Callable[[list[int]], None]:
-    """Returns what waits for the fault, tells the ranks that are left, and waits until they have written."""
+    """Returns a function that waits for the fault, informs the remaining ranks, and waits until they have written."""
 
     def agent(ranks: list[int]) -> None:
         until = time.monotonic() + 90
@@ -125,7 +125,7 @@ def _lives(pid: int) -> bool:
 
 
 def assert_close(one: dict[str, Any], other: dict[str, Any]) -> None:
-    """A step that is lost or made twice moves weights by a thousandth; the order of sums by a millionth."""
+    """Losing or repeating a step moves weights by a thousandth; the order of sums by a millionth."""
     for name, weight in one["weights"].items():
         torch.testing.assert_close(weight, other["weights"][name], rtol=1e-4, atol=1e-5)
 
@@ -133,8 +133,8 @@ def assert_close(one: dict[str, Any], other: dict[str, Any]) -> None:
 def continues_here(
     memory: Path, settings: dict[str, Any], fault: str, *, local_ranks: int = 1, writers: int = 1
 ) -> int:
-    """Meet a fault on rank 1, and go on from what is left; returns the first step that is made then. What comes of it
-    is compared with a run that nothing interrupts.
+    """Meet a fault on rank 1, and continue from the remaining state; returns the first step that is made then. The
+    result is compared with an uninterrupted run.
     """
     through = attempt(1, 2, memory.with_name("through"), settings, None, script, local_ranks=local_ranks)
     agent = as_the_agent_does(memory, writers)
@@ -164,7 +164,7 @@ def test_a_run_of_fsdp_goes_on_from_its_snapshot_after_a_kill(tmp_path: Path) ->
 
 @pytest.mark.parametrize("strategy", ["ddp", "zero1", "fsdp"])
 def test_a_run_of_the_loop_goes_on(tmp_path: Path, strategy: str) -> None:
-    """With parts it is the snapshot of the fourth step that both ranks have."""
+    """With parts, both ranks have the snapshot of the fourth step."""
     settings = config(None, **{**NORMED, "parallel": {"strategy": strategy}, "distributed": {"backend": "nccl"}})
     through = attempt(1, 2, tmp_path / "through", settings, None, trainloop, local_ranks=2, LOCAL_RANK="0")
     memory = tmp_path / "memory"

@@ -29,5 +29,5 @@ def test_a_compiled_decoder_in_bf16_takes_flash_attention_and_comes_near_the_one
 
 
 def test_this_cards_peak_is_known() -> None:
-    """Else the benchmark prints no MFU: add the card to its table."""
+    """Otherwise the benchmark prints no MFU: add the card to its table."""
     assert bench.peak_tflops(torch.cuda.get_device_name())

@@ -1,4 +1,4 @@
-"""`checkpoint.mode: thread` copies a GPU's state beside what the GPU computes."""
+"""`checkpoint.mode: thread` copies a GPU's state while the GPU computes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trainloop.trainer import Trainer
 def test_a_copy_waits_for_what_comes_before_it_and_the_next_change_for_the_copy() -> None:
     """256 MiB take 5 ms, and the products before them 50 ms or more; the host waits for neither.
 
-    What is first used takes longer, and is used before.
+    First uses take longer, so everything is used once before.
     """
     copies, large = HostCopies(), torch.randn(8192, 8192, device="cuda")
     state: dict[str, Any] = {"one": torch.zeros(1 << 26, device="cuda"), "number": 3}

@@ -1,4 +1,4 @@
-"""A step of trainloop on a GPU: its precision, its verdict, what it waits for, and its compiled blocks."""
+"""A step of trainloop runs on a GPU: the tests check its precision, its verdict, its waits and its compiled blocks."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_steps_read_nothing_in_bf16_by_default(tmp_path: Path, every: int) -> No
 
 
 def _unread(given: Config) -> None:
-    """Make steps in which whatever waits for the device raises."""
+    """Make steps in which any wait for the device raises an exception."""
     with joined(given.distributed) as world:
         trainer = Trainer(given, world)
         trainer.prepare()
@@ -83,7 +83,7 @@ def test_a_run_with_compiled_blocks_goes_on_to_the_bit_with_the_same_graphs(tmp_
 
 
 def test_a_resume_in_another_precision_is_told(tmp_path: Path) -> None:
-    """The first attempt had fp32 set, as one on a card without bf16 has it."""
+    """The first attempt had fp32 set, as on a card without bf16."""
     for precision, steps in (({"compute": "fp32"}, 2), ({}, 4)):
         given: dict[str, Any] = {"precision": precision, "steps": steps, **toy(double=False)}
         run_ranks(1, _train, config(tmp_path, **given))

@@ -1,4 +1,4 @@
-"""Modules that ask for the GPU are imported before a fork without a device being opened, and a forked rank uses it."""
+"""Modules that ask for the GPU are imported before a fork without opening a device, and a forked rank uses it."""
 
 from __future__ import annotations
 

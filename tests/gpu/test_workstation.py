@@ -1,5 +1,6 @@
-"""On a machine with a GPU the local cluster's pods get it: `gpus: 1` computes on it, and a pod that asks for none sees
-none."""
+"""On a machine with a GPU the local cluster's pods get it: `gpus: 1` computes on it, and a pod that requests none sees
+none.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ def multiply() -> None:
 def add_up() -> None:
     import os
 
-    # To NCCL two ranks on one GPU are a mistake, unless they are on two hosts.
+    # NCCL rejects two ranks on one GPU, unless they are on two hosts.
     os.environ |= {"NCCL_HOSTID": f"host{os.environ['RANK']}", "NCCL_SOCKET_IFNAME": "lo"}
     import torch
     import torch.distributed as dist

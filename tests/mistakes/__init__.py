@@ -1,36 +1,36 @@
-"""This package has the mistakes that people make in a job's manifest, each with the sentence that both sides answer.
+"""This package contains mistakes that people make in a job's manifest, each with the sentence that both sides answer.
 
 Each YAML file is one theme. Its entries are below `refused` or `accepted` (odd, and right):
 
     theme: podTemplate, names of fields
     refused:
-      - name: enviroment for env            # what the person did; the job is called so, too
+      - name: enviroment for env            # the mistake; also the job's name
         worker: |                           # the manifest, as it was written
           enviroment: [{name: A, value: b}]
         validate: "spec.podTemplate.spec.containers[0].enviroment: unknown field; did you mean env?"
-        online: operator                    # who refuses it in a cluster
+        online: operator                    # the side that refuses it in a cluster
 
-`file` is a whole file. The other keys are a part of a job that is right otherwise: `metadata`, `spec`, and with
-`workers: 1` in the spec `training`, `pod` (podTemplate.spec) and `worker` (the worker's container beside its name).
+`file` is a whole file. The other keys are a part of an otherwise correct job: `metadata`, `spec`, and with `workers: 1`
+in the spec `training`, `pod` (podTemplate.spec) and `worker` (the worker's container beside its name).
 
-`validate` is what `trainmaster validate` prints, one sentence or a list, without the place in the file; all of it. A
-sentence that begins with a line's number (`7:3: not YAML: …`) has its place too.
+`validate` is the whole output of `trainmaster validate`, one sentence or a list, without the place in the file. A
+sentence that begins with a line's number (`7:3: not YAML: …`) includes its place.
 
-`online` says who refuses the manifest on `kubectl apply`:
+`online` names the side that refuses the manifest on `kubectl apply`:
 
-| online | who answers |
+| online | refused by |
 |---|---|
-| `rule`, and where nothing is given | the API server, by CEL of `api/rules.py`, with the sentences of `validate` |
+| `rule`, or no value | the API server, by CEL of `api/rules.py`, with the sentences of `validate` |
 | `operator` | the operator, in the condition Failed with reason InvalidSpec, with the sentences of `validate` |
 | `{schema: …}` | the API server in its own words, of which this is a part |
 | `{kubectl: …}` | kubectl before it sends anything, in its own words, of which this is a part |
 | `{nobody: why}` | nobody, because kubectl loses what is wrong before it sends the rest |
 
-`{rule: …}` and `{operator: …}` with a text are for sentences that differ from those of `validate`. What is accepted has
-no `online`: `validate` prints that it is valid (beside the lines of `validate`, if any), the API server accepts it, and
-the operator makes its StatefulSets.
+`{rule: …}` and `{operator: …}` with a text are for sentences that differ from those of `validate`. Accepted manifests
+have no `online`: `validate` prints that they are valid (beside the lines of `validate`, if any), the API server accepts
+them, and the operator makes their StatefulSets.
 
-`entries` reads the files, `offline` and `online` ask the two sides, `agreement` compares what they answered with an
-entry, and `make mistakes` (`__main__`) prints all of it as a table. `unit` has the tests without a cluster, `cluster`
+`entries` reads the files, `offline` and `online` ask the two sides, `agreement` compares their answers with an entry,
+and `make mistakes` (`__main__`) prints everything as a table. `unit` contains the tests without a cluster, `cluster`
 those with one.
 """

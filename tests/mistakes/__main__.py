@@ -1,4 +1,4 @@
-"""`make mistakes`: asks both sides about every manifest of this package and prints the table."""
+"""`make mistakes` asks both sides about every manifest of this package and prints the table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.mistakes.table import table
 
 
 def main() -> int:
-    """Prints the table and returns 1 where an answer isn't the expected one."""
+    """Prints the table and returns 1 if an answer isn't the expected one."""
     parser = argparse.ArgumentParser(
         prog="make mistakes",
         description="Shows what people get wrong in a job's manifest, and the sentence that each mistake gets from "
@@ -33,7 +33,7 @@ def main() -> int:
         for entry in all_entries()
         if not options.words or any(word in f"{entry.theme} {entry.name}" for word in options.words)
     ]
-    # The cluster's controllers warn of a namespace that goes.
+    # The cluster's controllers warn when a namespace is deleted.
     logging.disable(logging.WARNING)
     log = io.StringIO()
     with tempfile.TemporaryDirectory(prefix="trainmaster-mistakes-") as folder:

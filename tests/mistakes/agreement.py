@@ -1,4 +1,4 @@
-"""Compares what both sides answered with what an entry says they answer."""
+"""Compares both sides' answers with those that an entry expects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PLACE = re.compile(r"\d+:\d+: ")
 
 
 def offline_differences(entry: Entry, verdict: Verdict) -> Iterator[str]:
-    """Yields how validate's verdict isn't what the entry expects."""
+    """Yields how validate's verdict differs from what the entry expects."""
     if verdict.valid is not (entry.by is None):
         yield f"validate {'accepts' if verdict.valid else 'refuses'} it"
     with_places = any(_PLACE.match(sentence) for sentence in entry.sentences)
@@ -23,7 +23,7 @@ def offline_differences(entry: Entry, verdict: Verdict) -> Iterator[str]:
 
 
 def online_differences(entry: Entry, answer: Answer) -> Iterator[str]:
-    """Yields how the cluster's answer isn't what the entry expects."""
+    """Yields how the cluster's answer differs from what the entry expects."""
     expected = {"rule": "server", "schema": "server", "nobody": None}.get(entry.by or "", entry.by)
     if answer.by != expected:
         yield f"{answer.by or 'nobody'} refuses it online, not {expected or 'nobody'}: {answer.text}"
@@ -36,7 +36,7 @@ def online_differences(entry: Entry, answer: Answer) -> Iterator[str]:
 
 
 def _says(answer: str, text: str) -> bool:
-    """Returns whether an answer has a sentence. The API server puts its own words between field and message."""
+    """Returns whether an answer contains a sentence. The API server puts its own words between field and message."""
     if text in answer:
         return True
     field, _, message = text.partition(": ")

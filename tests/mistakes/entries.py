@@ -1,4 +1,4 @@
-"""The entries of this package's YAML files as typed values; `tests/mistakes/__init__.py` explains their form."""
+"""The entries of this package's YAML files become typed values; `tests/mistakes/__init__.py` explains their form."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ metadata:
 spec:
 {spec}
 """
-# What stands in a job's spec before an entry's text, and how deep the text stands in the spec.
+# The text before an entry's text in a job's spec, and the entry's indentation there.
 _IN_SPEC = {
     "spec": ("", 0),
     "training": ("workers: 1\ntraining:\n", 2),
@@ -37,32 +37,32 @@ _MOST_OF_A_NAME = 52
 
 @dataclass(frozen=True)
 class Entry:
-    """Entry is one manifest, with what both sides are to answer."""
+    """Holds one manifest, with the answers expected from both sides."""
 
     theme: str
     name: str
     manifest: str
-    # What `trainmaster validate` prints to stderr.
+    # The output of `trainmaster validate` on stderr.
     sentences: tuple[str, ...]
-    # Who refuses the manifest online; None where both sides accept it.
+    # The side that refuses the manifest online; None if both sides accept it.
     by: Answerer | None
-    # What that one says; empty where it says the same sentences.
+    # That side's sentence; empty if it gives the same sentences.
     says: tuple[str, ...] = ()
-    # Why nobody but `validate` can see the mistake.
+    # The reason why only `validate` can see the mistake.
     why: str = ""
 
     @property
     def identifier(self) -> str:
-        """Returns the name as a job or a file can have it."""
+        """Returns the name in a form that a job or a file can have."""
         return identifier(self.name)
 
 
 class WrongEntry(Exception):
-    """An entry isn't written as this package's docstring says."""
+    """An entry doesn't have the form that this package's docstring describes."""
 
 
 def identifier(name: str) -> str:
-    """Returns an entry's name as a job or a file can have it."""
+    """Returns an entry's name in a form that a job or a file can have."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:_MOST_OF_A_NAME].rstrip("-")
 
 

@@ -1,4 +1,4 @@
-"""What `trainmaster validate` answers to a manifest, as a user calls it."""
+"""`trainmaster validate` checks a manifest, called as a user calls it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainmaster.cli.main import app
 
 @dataclass(frozen=True)
 class Verdict:
-    """Verdict is what validate says: whether all is valid, and its lines on stderr without the file's name."""
+    """Holds validate's verdict: whether everything is valid, and its lines on stderr without the file's name."""
 
     valid: bool
     lines: tuple[str, ...]
@@ -34,7 +34,7 @@ def validate(entry: Entry, folder: Path) -> Verdict:
 
 
 def write(entry: Entry, folder: Path) -> Path:
-    """Writes the manifest to a file of its own and returns the file."""
+    """Writes the manifest to a new file and returns the file."""
     path = folder / f"{entry.identifier}.yaml"
     path.write_text(entry.manifest, encoding="utf-8", newline="")
     return path

@@ -1,6 +1,6 @@
-"""What a cluster answers to manifests: kubectl, the API server behind it, and then the operator.
+"""A cluster answers manifests: first kubectl, then the API server behind it, and then the operator.
 
-The cluster has no nodes: a job is accepted when its StatefulSets are made, and their pods are of no interest.
+The cluster has no nodes. A job counts as accepted when its StatefulSets are made, and their pods don't matter.
 """
 
 from __future__ import annotations
@@ -32,13 +32,15 @@ from trainmaster_local.testing.clusters import (
 
 # kubectl waits more than it computes.
 _AT_ONCE = 4
-# Seconds until the operator has answered to all jobs.
+# Seconds until the operator has answered all jobs.
 _OPERATOR_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Answer is who refused a manifest and in which words; `by` is None where all accepted it. `jobs`: those in it."""
+    """Names the side that refused a manifest, and its words; `by` is None if all accepted it. `jobs` are the manifest's
+    jobs.
+    """
 
     by: str | None
     text: str = ""
@@ -47,8 +49,9 @@ class Answer:
 
 @contextmanager
 def opened_cluster(folder: Path) -> Iterator[Cluster]:
-    """Opens a cluster that has the custom resource: an embedded one, or what KUBEBUILDER_ASSETS and
-    TRAINMASTER_TEST_KUBECONFIG say."""
+    """Opens a cluster that has the custom resource: an embedded one, or the one that KUBEBUILDER_ASSETS and
+    TRAINMASTER_TEST_KUBECONFIG choose.
+    """
     config = ClusterConfig(state_dir=folder, nodes=())
     with (
         open_cluster(config, os.environ.get("TRAINMASTER_TEST_KUBECONFIG")) as shared,
@@ -59,12 +62,12 @@ def opened_cluster(folder: Path) -> Iterator[Cluster]:
 
 
 def answers(cluster: Cluster, entries: Sequence[Entry], folder: Path) -> dict[str, Answer]:
-    """Returns what the cluster answers to each entry, by the entry's name."""
+    """Returns the cluster's answer to each entry, by the entry's name."""
     files = {entry.name: write(entry, folder) for entry in entries}
     kubeconfig = _kubeconfig(cluster, folder)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         found = dict(zip(files, pool.map(lambda path: _dry_run(kubeconfig, path), files.values()), strict=True))
-    # What reaches the operator of a manifest that kubectl cut is another manifest.
+    # If kubectl cut a manifest, the operator would get a different one.
     left = [entry.name for entry in entries if found[entry.name].by is None and not entry.why]
     jobs = {name: found[name].jobs for name in left}
     # The API server has accepted these in the dry run, so one call applies them. If it fails, each is applied alone.
@@ -73,7 +76,7 @@ def answers(cluster: Cluster, entries: Sequence[Entry], folder: Path) -> dict[st
         for name in left:
             done = cluster.kubectl("apply", "-f", str(files[name]), check=False)
             if done.returncode:
-                # Such as a job of the same name that another entry has made.
+                # For instance because another entry has made a job of the same name.
                 found[name] = Answer("server", done.stderr)
                 del jobs[name]
     found.update(_operators_answers(cluster, jobs, folder))
@@ -81,9 +84,9 @@ def answers(cluster: Cluster, entries: Sequence[Entry], folder: Path) -> dict[st
 
 
 def _kubeconfig(cluster: Cluster, folder: Path) -> Path:
-    """Returns a kubeconfig whose context has the namespace, as users have it.
+    """Returns a kubeconfig whose context has the namespace, like users' kubeconfigs.
 
-    With --namespace on the command line kubectl would refuse every manifest that has another one.
+    With --namespace on the command line kubectl would refuse every manifest with another namespace.
     """
     config = yaml.safe_load(cluster.kubeconfig.read_text())
     for one in config["contexts"]:
@@ -108,7 +111,7 @@ def _dry_run(kubeconfig: Path, path: Path) -> Answer:
         names = (one.split("/")[1] for one in done.stdout.split() if one.startswith("distributedtrainingjob"))
         return Answer(None, jobs=tuple(names))
     text = " ".join(done.stderr.replace(str(path), path.name).split())
-    # kubectl writes what others answered as "Error from server (…): …" or "The … is invalid: …".
+    # kubectl writes others' answers as "Error from server (…): …" or "The … is invalid: …".
     return Answer("kubectl" if text.startswith("error: ") else "server", text)
 
 
@@ -122,7 +125,7 @@ def _operators_answers(cluster: Cluster, jobs: Mapping[str, Sequence[str]], fold
             try:
                 found.update(_decided(cluster.items("dtj"), cluster.items("sts"), waiting))
             except NotAnswered:
-                # A machine with more to do than it can answers the next time.
+                # An overloaded machine answers the next time.
                 continue
         states = {job["metadata"]["name"]: str(job.get("status")) for job in cluster.items("dtj")}
     for name in set(jobs) - set(found):

@@ -1,4 +1,4 @@
-"""The table of `make mistakes` has for each manifest who answers, in which words, and whether that was expected."""
+"""The table of `make mistakes` shows for each manifest who answers, in which words, and whether that was expected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAMES = {"server": "API server", None: "cluster"}
 
 
 def table(entries: Sequence[Entry], verdicts: Mapping[str, Verdict], answers: Mapping[str, Answer] | None) -> str:
-    """Returns the table. Without answers of a cluster it has what validate answers."""
+    """Returns the table. Without answers of a cluster it shows those of validate."""
     lines: list[str] = []
     differing = 0
     counts: Counter[str] = Counter()
@@ -40,7 +40,7 @@ def _rows(entry: Entry, verdict: Verdict, answer: Answer | None, differences: Se
         if answer.by is None:
             yield from _row("cluster", f"accepts it: {entry.why}" if entry.why else "accepts it")
         else:
-            # kubectl's whole text is of interest only where it isn't what was expected.
+            # kubectl's whole text matters only if it isn't the expected one.
             expected = " | ".join(entry.says) or "the same"
             yield from _row(_NAMES.get(answer.by, answer.by), answer.text if differences else expected)
     for difference in differences:

@@ -1,4 +1,4 @@
-"""The tests of the training loop share a place for their runs' metrics."""
+"""The tests of the training loop share one place for their runs' metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["checkpoints", "runs", "saved"]
 
 @pytest.fixture(scope="session", autouse=True)
 def _reports() -> Iterator[None]:
-    """Makes a place for the metrics of runs whose test doesn't read them; ranks inherit its name."""
+    """Makes a place for the metrics of runs whose tests don't read them; ranks inherit its name."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TRAINLOOP_TEST_REPORTS"] = folder
         yield

@@ -1,6 +1,6 @@
-"""A small agent and operator for tests: they start ranks, assign attempts that are continued, and have ranks join.
+"""A small agent and operator for tests start ranks, assign continued attempts, and let ranks join.
 
-They do what docs/protocol.md ("Continuing") asks of an agent, and no more.
+They do only what docs/protocol.md ("Continuing") asks of an agent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.trainer.ranks import environment, free_port, start_command
 
 
 class Ranks:
-    """The ranks of one job, each of which is a worker of its own."""
+    """Runs a job's ranks, each of which is a worker of its own."""
 
     def __init__(self, folder: Path, size: int, function: Callable[..., None], *arguments: Any) -> None:
         self.folder, self.size, self._function, self._arguments = folder, size, function, arguments
@@ -48,33 +48,33 @@ class Ranks:
         self._assign()
 
     def begin_to_join(self, *ranks: int) -> None:
-        """Start ranks that are to join."""
+        """Start ranks that will join."""
         for rank in ranks:
             self._progress(rank).unlink(missing_ok=True)
             self._start(rank, TRAINMASTER_JOINS="1")
 
     def join(self, *ranks: int) -> None:
-        """Assign the next attempt with ranks that are ready."""
+        """Assign the next attempt, with the ranks that are ready."""
         for rank in ranks:
             self.wait(lambda rank=rank: self.progress(rank).get("continuing") == "ready")
         self.absent -= set(ranks)
         self._assign()
 
     def formed(self) -> None:
-        """Wait until all ranks that are present are in the newest attempt's group."""
+        """Wait until all present ranks are in the newest attempt's group."""
         for rank in set(range(self.size)) - self.absent:
             self.wait(lambda rank=rank: self.progress(rank).get("group") == self.attempt)
 
     def step(self) -> int:
-        """Returns the newest step that any rank says it has made."""
+        """Returns the newest step that any rank reports."""
         return max(self.progress(rank).get("step", 0) for rank in range(self.size))
 
     def reached(self, step: int) -> None:
-        """Wait until a rank says that it has made a step."""
+        """Wait until a rank reports that it has made a step."""
         self.wait(lambda: self.step() >= step)
 
     def able(self) -> None:
-        """Wait until all ranks say that they can continue."""
+        """Wait until all ranks report that they can continue."""
         for rank in range(self.size):
             self.wait(lambda rank=rank: self.progress(rank).get("continuing") == "able")
 
@@ -145,7 +145,9 @@ class Ranks:
 
 @contextmanager
 def starting(folder: Path, script: Callable[..., None]) -> Iterator[Callable[..., Ranks]]:
-    """Gives what starts the ranks of a job, which are called with the job's folder and settings; all end with it."""
+    """Yields a function that starts a job's ranks, which call another function with the job's folder and settings. All
+    ranks end with the block.
+    """
     ranks = list[Ranks]()
 
     def start(size: int, **settings: Any) -> Ranks:
@@ -162,7 +164,7 @@ def starting(folder: Path, script: Callable[..., None]) -> Iterator[Callable[...
 
 
 def ends(ranks: Ranks) -> list[dict[str, torch.Tensor]]:
-    """Let the ranks get to their end; returns what each has left."""
+    """Let the ranks finish; returns what each has left."""
     (ranks.folder / "go").touch()
     ranks.ended()
     return [torch.load(ranks.folder / f"end-{rank}") for rank in range(ranks.size)]

@@ -1,4 +1,4 @@
-"""Runs whose ranks are lost, and which go on in their own processes: what an agent does for them is done here."""
+"""Runs lose ranks and continue in the processes that are left; this module does an agent's work for them."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ from trainloop.parallel.copies import Mirrored
 from trainloop.recovery.tensors import cloned, local
 from trainloop.trainer import Trainer
 
-#: Where a rank meets its end, and in the step after which one; `ANY`: in the first one.
+#: Where a rank meets its fault, and after which step; `ANY`: in the first step.
 Fault = tuple[str, int]
 ANY = -1
 
 
 @dataclass
 class Run:
-    """A run of several ranks, and its agent."""
+    """Describes and starts a run of several ranks, and plays its agent."""
 
     folder: Path
     settings: Config
     size: int
-    #: Of a rank's first process, and of those that join in its place.
+    #: The faults of a rank's first process, and of those that join in its place.
     faults: dict[tuple[int, int], Fault] = field(default_factory=dict)
-    #: Whether lost ranks come again, and whether an attempt is assigned when some are lost.
+    #: Whether lost ranks are started again, and whether an attempt is assigned when some are lost.
     rejoin: bool = True
     answers: bool = True
     #: Whether ranks that are ready are let in.
     lets_in: bool = True
-    #: Whether that is done only when the others have made the last step.
+    #: Whether they are let in only after the others have made the last step.
     last_moment: bool = False
-    #: Whether it mustn't end yet.
+    #: Whether the run mustn't end yet.
     holds: bool = False
-    #: What a rank calls in place of `train`, with the same arguments.
+    #: The function that a rank calls in place of `train`, with the same arguments.
     function: Callable[[Config, Path, Fault | None], Any] | None = None
     attempt: int = 1
     absent: set[int] = field(default_factory=set)
@@ -72,7 +72,7 @@ class Run:
             os.mkfifo(f"{self.group}.{rank}")
 
     def go(self, meanwhile: Callable[[Run], None] = lambda run: None, seconds: float = 100) -> list[Any]:
-        """Run to the end, which waits for all ranks that come again; `meanwhile` is called again and again.
+        """Run to the end, waiting for all ranks that are started again; call `meanwhile` repeatedly.
 
         Returns what each rank's last process returned.
         """
@@ -116,7 +116,7 @@ class Run:
         return "\n".join(log.read_text() for log in sorted(self.folder.glob("said-*")))
 
     def samples(self) -> dict[int, list[int]]:
-        """Returns the samples by which each step was made, the last time that it was made."""
+        """Returns the samples of each step, from the last time that it was made."""
         lines = [json.loads(line) for log in self.folder.glob("log-*") for line in log.read_text().splitlines()]
         made = dict[int, int]()
         for kind, step, attempt, _ in lines:
@@ -240,7 +240,7 @@ class FaultyTrainer(ContinuedTrainer):
             os.kill(os.getpid(), signal.SIGKILL)
 
     def waits(self, where: str) -> None:
-        """Go on only when another rank is lost."""
+        """Continue only when another rank is lost."""
         until = time.monotonic() + 20
         while (where, self.state.step) == self.fault and not self.continuing.broken and time.monotonic() < until:
             time.sleep(0.001)
@@ -251,7 +251,7 @@ class FaultyTrainer(ContinuedTrainer):
     def _passes(self, rule: Any, fetched: Fetched, agreed: Any) -> Any:
         self.meets("forward")
         own = fetched.step.micro[: len(fetched.step.micro) - fetched.step.padding]
-        if self.world.rank % self.world.tensor == 0:  # its neighbours have the same ones
+        if self.world.rank % self.world.tensor == 0:  # its neighbours have the same samples
             self.record("passes", self.state.step + 1, [sample for micro in own for sample in micro])
         loss = super()._passes(rule, fetched, agreed)
         self.meets("backward")
@@ -309,8 +309,8 @@ class FaultyTrainer(ContinuedTrainer):
 
 
 class LaggingTrainer(FaultyTrainer):
-    """Goes back as on a device that has left out the last steps that the host had queued: on rank 0 two, on another
-    one, so that those are given the state.
+    """Goes back as if the device had left out the last steps that the host queued: two steps on rank 0, one step on the
+    others. So rank 0 is given the state.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -339,7 +339,7 @@ class LaggingTrainer(FaultyTrainer):
 
 
 class HeldTrainer(FaultyTrainer):
-    """Makes its first step when the file `data` is there."""
+    """Makes its first step once the file `data` exists."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -360,7 +360,7 @@ def lagging(settings: Config, folder: Path, fault: Fault | None) -> dict[str, An
 
 
 def _wait(may_end: Path, trainer: Any) -> None:
-    """Takes a little time in each step, and waits before the last ones for ranks that are to join."""
+    """Takes a little time in each step, and waits before the last steps for ranks that will join."""
     time.sleep(0.005)
     if trainer.state.step >= trainer.state.total - 4:
         group = trainer.continuing
@@ -388,7 +388,7 @@ def _rank(
 def train(
     settings: Config, folder: Path, fault: Fault | None, kind: type[FaultyTrainer] = FaultyTrainer
 ) -> dict[str, Any]:
-    """Be a rank that meets a fault; returns what it has trained."""
+    """Train as a rank that meets a fault; returns what it has trained."""
     with joined(settings.distributed) as world:
         trainer = kind(settings, world)
         trainer.fault = fault
@@ -404,14 +404,14 @@ def train(
 
 
 def moments(optimizer: Any) -> dict[int, list[Any]]:
-    """Returns what a rank has of each shard of the optimizer's state, if it has shards."""
+    """Returns what a rank holds of each shard of the optimizer's state, if there are shards."""
     if not isinstance(optimizer, Mirrored):
         return {}
     return {shard: optimizer.moments(shard) for shard in optimizer.shards_of(optimizer.world.rank)}
 
 
 def from_outside(settings: Config, folder: Path, fault: Fault | None) -> bool:
-    """Be what `python -m trainloop` runs."""
+    """Do what `python -m trainloop` does."""
     return run.train(settings)
 
 
@@ -437,7 +437,7 @@ class _Sum:
 
 
 class _Follows(_Sum):
-    """Keeps the weights of the newest step, of sharded ones this rank's parts."""
+    """Keeps the newest step's weights; of sharded weights, this rank's parts."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
@@ -459,7 +459,7 @@ class _Follows(_Sum):
 
 
 def follows(trainer: Trainer) -> None:
-    """Is a hook that keeps tensors, and how often it was called."""
+    """Registers a hook that keeps tensors and counts its calls."""
     kept = _Follows(trainer.replica.model)
     trainer.stateful["weights"] = kept
 
@@ -471,7 +471,7 @@ def follows(trainer: Trainer) -> None:
 
 
 def adds_up(trainer: Trainer) -> None:
-    """Is a hook that keeps something, which changes once in each step."""
+    """Registers a hook whose state changes exactly once in each step."""
     kept = _Sum()
     trainer.stateful["steps"] = kept
 

@@ -1,7 +1,7 @@
-"""A device whose work lags, stalls for good, or is ended, on a machine that has none.
+"""A fake device, for machines without an accelerator, whose work lags, stalls for good, or is ended.
 
-Its memory is the host's, and each of its streams is a thread that works off what is queued, in order. What trains
-queues its work by `run`; what keeps a state queues copies and events as on any device.
+Its memory is the host's, and each of its streams is a thread that works through its queue in order. Training queues its
+work by `run`; code that keeps a state queues copies and events as on any device.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class FakeEvent:
 
 
 class Stream:
-    """A queue, and the thread that works it off."""
+    """Runs a queue and the thread that works through it."""
 
     def __init__(self) -> None:
         self._queue = queue.SimpleQueue[Callable[[], Any]]()
@@ -44,26 +44,26 @@ class Stream:
 
 
 class FakeDevice(Device):
-    """The device. `collective` is work that doesn't end before `let` says so."""
+    """Fakes the device. Its `collective` doesn't end before `end_collective` is called."""
 
     queues = True
 
     def __init__(self) -> None:
         super().__init__(torch.device("cpu"))
         self._main, self._current = Stream(), threading.local()
-        self.waits = threading.Event()  # there is a collective that nothing has ended yet
+        self.waits = threading.Event()  # set while a collective hasn't been ended
         self._ended = threading.Event()
-        #: Called when copies are made, before each: a test slows them down, or ends something meanwhile.
+        #: Called before each copy: a test delays the copies, or ends something meanwhile.
         self.before_copy: Callable[[], None] = lambda: None
         #: How many bytes each queued call has copied.
         self.copied = list[int]()
 
     def run(self, work: Callable[[], Any]) -> None:
-        """Queue work where the calling thread queues."""
+        """Queue work on the calling thread's stream."""
         getattr(self._current, "stream", self._main).put(work)
 
     def collective(self) -> None:
-        """Queue a collective of which a rank is dead."""
+        """Queue a collective in which a rank is dead."""
 
         def wait() -> None:
             self.waits.set()
@@ -72,11 +72,11 @@ class FakeDevice(Device):
         self.run(wait)
 
     def end_collective(self) -> None:
-        """What aborts a communicator does this, and a rank that comes late after all."""
+        """End the collective, as aborting the communicator or a late rank's arrival does."""
         self._ended.set()
 
     def synchronize(self) -> None:
-        """Wait until all is done that trains."""
+        """Wait until all training work is done."""
         event = FakeEvent()
         self._main.put(event.reached.set)
         event.synchronize()
@@ -105,7 +105,7 @@ class FakeDevice(Device):
         self.copied.append(sum(place.nbytes for place in places))
 
         def work() -> None:
-            if sum(place.numel() for place in places) > 64:  # a state, and no flag
+            if sum(place.numel() for place in places) > 64:  # a state rather than a flag
                 self.before_copy()
             torch._foreach_copy_(places, sources)
 

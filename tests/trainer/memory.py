@@ -1,6 +1,6 @@
-"""Tests count the bytes of the tensors that a rank holds, exactly.
+"""Tests count exactly how many bytes of tensors a rank holds.
 
-A process's own size tells less: the libraries' code is mapped when it is first used (20 MiB), and malloc's heap keeps
+A process's own size is less accurate. Libraries' code is mapped when it is first used (20 MiB), and malloc's heap keeps
 holes where tensors were, up to 32 MiB beside 32 MiB of tensors.
 """
 
@@ -18,16 +18,16 @@ from torch.profiler import ProfilerActivity, profile
 
 @dataclass
 class Held:
-    """What `held_tensors` counts; there once its body has ended."""
+    """Holds the numbers that `held_tensors` counts; they are set once its body has ended."""
 
-    #: The most bytes of tensors on the host at one time, beyond those from before the body.
+    #: The most bytes of tensors on the host at any time, beyond those from before the body.
     most: int = 0
 
 
 @contextmanager
 def held_tensors() -> Iterator[Held]:
-    """Counts what this thread allocates in the body, until it or another tensor's allocation at the same address shows
-    that it is freed: gloo's threads free some of what a collective used.
+    """Counts what this thread allocates in the body until it is freed. Gloo's threads free some of what a collective
+    used, so a tensor also counts as freed when another one is allocated at its address.
     """
     held = Held()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:

@@ -1,8 +1,9 @@
-"""Ranks are forked from a process that has imported this module: it does once what each of them would do again.
+"""Ranks are forked from a process that has imported this module, so that imports are done once rather than by each
+rank.
 
-What ranks would spend on imports: torch._dynamo a second (the first optimizer or DDP needs it), what the first compiled
-block needs (Inductor's modules, for any backend) two, transformers two, FSDP2 and DTensor's parallel styles a quarter
-each, and pytest, with which each test's module begins, an eighth.
+Per rank this saves: a second for torch._dynamo (the first optimizer or DDP needs it), two for the first compiled block
+(Inductor's modules, for any backend), two for transformers, a quarter each for FSDP2 and DTensor's parallel styles, and
+an eighth for pytest, which each test module imports.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tests start real ranks: processes that join over gloo on this machine.
 
 They are forked from one clean server process that has imported what they need (`preloaded`) and has computed nothing,
-so no threads are lost in the fork. So a group of four starts in a fraction of a second instead of four imports.
+so no threads are lost in the fork. A group of four starts in a fraction of a second, without four times the imports.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.trainer.preloaded"])
 
 ROOT = Path(__file__).parents[2]
-#: The command line's arguments for the toy task.
+#: The command-line arguments for the toy task.
 TOY = ["--set", "task.name=tests.trainer.toy:Toy", "--set", "batch.size=8", "--set", "precision.compute=fp64"]
 
 
 def free_port() -> int:
-    """Returns a port below the ephemeral range, so that no outgoing connection uses it meanwhile."""
+    """Returns a port below the ephemeral range, so that no outgoing connection takes it meanwhile."""
     while True:
         port = random.SystemRandom().randrange(15000, 28000)
         with socket.socket() as probe:
@@ -47,13 +47,13 @@ def environment(rank: int, size: int, port: int, **more: str) -> dict[str, str]:
 
 
 class RankFailed(AssertionError):
-    """A rank raised; the message has its traceback."""
+    """A rank raised an exception; the message contains its traceback."""
 
 
 def start_rank(
     function: Callable[..., Any], rank: int, size: int, port: int, out: Path, *arguments: Any
 ) -> BaseProcess:
-    """Start one rank that calls `function(*arguments)` and leaves what it returns in `out`."""
+    """Start one rank that calls `function(*arguments)` and writes the result to `out`."""
     forkserver.ensure_running()
     server = forkserver._forkserver._forkserver_address  # type: ignore[attr-defined]
     process = _CONTEXT.Process(
@@ -64,7 +64,7 @@ def start_rank(
 
 
 def run_ranks(size: int, function: Callable[..., Any], *arguments: Any, seconds: float = 150) -> list[Any]:
-    """Call `function(*arguments)` in `size` ranks; returns what each returned, in rank order."""
+    """Call `function(*arguments)` in `size` ranks; returns the results in rank order."""
     with tempfile.TemporaryDirectory() as folder:
         port = free_port()
         outs = [Path(folder) / f"{rank}" for rank in range(size)]
@@ -89,11 +89,11 @@ def _rank(
     import torch
 
     os.environ.update(variables)
-    # Its loader processes are forked from the server of all tests: one of each rank's own would import torch anew.
+    # Its loader processes are forked from the server of all tests: a server per rank would import torch again.
     forkserver._forkserver._forkserver_address = server  # type: ignore[attr-defined]
     forkserver._forkserver.ensure_running = lambda: None  # type: ignore[attr-defined]
     torch.set_num_threads(1)
-    # A rank outlives no hang: it prints its stacks, and ends.
+    # If a rank hangs, it prints its stacks and ends.
     faulthandler.dump_traceback_later(140, exit=True)
     try:
         answer = ("value", function(*arguments))
@@ -103,9 +103,9 @@ def _rank(
 
 
 def start_command(out: Path, function: Callable[..., Any], *arguments: Any, **variables: str) -> BaseProcess:
-    """Start a process that calls `function(*arguments)` and has an exit code; what it prints is in the file `out`.
+    """Start a process that calls `function(*arguments)` and has an exit code; its output is in the file `out`.
 
-    It is forked like a rank, because a new Python would import torch for seconds.
+    It is forked like a rank, because a new Python would take seconds to import torch.
     """
     process = _CONTEXT.Process(target=_command, args=(function, variables, out, arguments), daemon=False)
     process.start()
@@ -125,7 +125,7 @@ def _command(function: Callable[..., Any], variables: dict[str, str], out: Path,
 
 
 def trainloop(*arguments: str) -> None:
-    """Be `python -m trainloop`, with these arguments."""
+    """Do what `python -m trainloop` does with these arguments."""
     from trainloop.__main__ import leave, main
 
     leave(main([*arguments]))

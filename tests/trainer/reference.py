@@ -1,8 +1,8 @@
-"""Plain torch trains the same models by hand: no line of trainloop is in here, nor of the tests' own toys.
+"""Plain torch trains the same models by hand: nothing here comes from trainloop, or from the tests' own toys.
 
 A run is described by a configuration document, as a user writes it. `steps_by_hand` makes its steps in one process on
-whole global batches, `local_steps_by_hand` and `delayed_steps_by_hand` what local SGD and a delayed group are. `Given`
-gives the same model, data and loss to trainloop as a task.
+whole global batches; `local_steps_by_hand` and `delayed_steps_by_hand` do the same for local SGD and a delayed group.
+`Given` gives the same model, data and loss to trainloop as a task.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Document = Mapping[str, Any]
 
 @dataclass
 class Run:
-    """Holds what a run gave: weights by rank, of each step the loss, the gradient's norm and the learning
-    rate, and the results of the evaluation at the end.
+    """Holds a run's results: the weights by rank, each step's loss, gradient norm and learning rate, and the results of
+    the evaluation at the end.
     """
 
     weights: list[dict[str, torch.Tensor]] = field(default_factory=list)
@@ -36,7 +36,7 @@ class Run:
 
 
 class Block(nn.Module):
-    """A residual block; its `experts` are a list of their own, inside the list that the block is in."""
+    """Adds a residual; its `experts` are a nested list, inside the list that contains the block."""
 
     def __init__(self, width: int, experts: int) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Net(nn.Module):
 
 
 def net(depth: int = 2, width: int = 8, experts: int = 0, words: bool = False, **_: Any) -> nn.Module:
-    """Returns the model in double precision; its weights don't depend on any global generator."""
+    """Returns the model in double precision; its weights are independent of any global generator."""
     model = Net(depth, width, experts, words).double()
     generator = torch.Generator().manual_seed(depth * 100 + width)
     with torch.no_grad():
@@ -84,7 +84,7 @@ def net(depth: int = 2, width: int = 8, experts: int = 0, words: bool = False, *
 
 
 def data(samples: int, words: bool = False, **_: Any) -> list[Any]:
-    """Returns pairs of a point and its class, or texts of uneven length."""
+    """Returns pairs of a point and its class, or texts of different lengths."""
     generator = torch.Generator().manual_seed(samples)
     if words:
         lengths = torch.randint(2, LONGEST + 1, (samples,), generator=generator).tolist()
@@ -94,7 +94,7 @@ def data(samples: int, words: bool = False, **_: Any) -> list[Any]:
 
 
 def together(samples: Sequence[Any]) -> dict[str, torch.Tensor]:
-    """Returns samples as one batch: inputs and targets; zero is a text's padding, and no target."""
+    """Returns samples as one batch of inputs and targets; zeros pad texts and are no targets."""
     if isinstance(samples[0], torch.Tensor):
         texts = nn.utils.rnn.pad_sequence(list(samples), batch_first=True)
         return {"inputs": texts[:, :-1], "targets": texts[:, 1:]}
@@ -115,12 +115,12 @@ def summed_loss(model: Callable[..., Any], batch: Mapping[str, torch.Tensor]) ->
 
 
 def evaluated(samples: int, words: bool = False, **_: Any) -> list[Any]:
-    """Returns the samples that are measured: of a number that no number of ranks divides."""
+    """Returns the samples to evaluate; no number of ranks divides their count."""
     return data(samples, words)[: samples // 2 * 2 - 1]
 
 
 def highest(model: Callable[..., Any], batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Returns a number for each sample, which padding doesn't change."""
+    """Returns a number for each sample, which is independent of padding."""
     logits = model(batch["inputs"])
     return logits[:, 0].max(-1).values if batch["targets"].dim() > 1 else logits.max(-1).values
 
@@ -163,7 +163,7 @@ class Given:
 
 
 class GivenGroups(Given):
-    """Makes the optimizer itself, with groups that learn at rates of their own."""
+    """Makes the optimizer itself, with a learning rate for each group."""
 
     def optimizer(self, model: nn.Module, settings: Any) -> torch.optim.Optimizer:
         return grouped(model, settings.lr)
@@ -181,7 +181,9 @@ def total_steps(document: Document, ranks: int) -> int:
 
 
 def batches(document: Document, ranks: int) -> list[list[Any]]:
-    """Returns the samples of every step: each epoch is a permutation by seed and number, its last step may be small."""
+    """Returns the samples of every step: each epoch is a permutation by seed and number, and its last step may be
+    smaller.
+    """
     samples, size = data(**document["task"]["options"]), global_batch(document, ranks)
     steps: list[list[Any]] = []
     for epoch in range(10_000):
@@ -240,7 +242,7 @@ def grouped(model: nn.Module, lr: float) -> torch.optim.Optimizer:
 
 
 def clip(parameters: Sequence[nn.Parameter], limit: float | None) -> float:
-    """Scale the gradients to the norm `limit` where theirs is larger; returns theirs."""
+    """Scale the gradients to the norm `limit` if their norm is larger; returns their norm."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norm = math.sqrt(sum(float(gradient.pow(2).sum()) for gradient in gradients))
     if limit is not None and norm + 1e-6 > limit:
@@ -254,7 +256,7 @@ def copied(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def results(document: Document, model: nn.Module) -> dict[str, float]:
-    """Returns what is measured of the whole evaluation set at once."""
+    """Returns the results of the whole evaluation set at once."""
     batch = together(evaluated(**document["task"]["options"]))
     with torch.no_grad():
         loss = float(summed_loss(model, batch)) / terms(batch)
@@ -286,14 +288,14 @@ def steps_by_hand(document: Document, ranks: int) -> Run:
 
 
 def shared_out(samples: list[Any], ranks: int) -> list[list[Any]]:
-    """Returns each rank's samples: the first ranks have one more where they can't be equal."""
+    """Returns each rank's samples; if they can't be shared equally, the first ranks get one more."""
     least, more = divmod(len(samples), ranks)
     begins = [rank * least + min(rank, more) for rank in range(ranks + 1)]
     return [samples[begin:end] for begin, end in itertools.pairwise(begins)]
 
 
 def local_steps_by_hand(document: Document, ranks: int) -> Run:
-    """Returns the run of `ranks` models that step by themselves, and whose weights become their mean every so often."""
+    """Returns the run of `ranks` models that step independently, and whose weights are averaged every few steps."""
     run, every = Run(), document["communication"]["local_steps"]
     models = [net(**document["task"]["options"]) for _ in range(ranks)]
     optimizers = [optimizer_for(document, model) for model in models]
@@ -303,7 +305,7 @@ def local_steps_by_hand(document: Document, ranks: int) -> Run:
         counted = terms(together(samples))
         for model, optimizer, own in zip(models, optimizers, shared_out(samples, ranks), strict=True):
             optimizer.zero_grad()
-            # A rank without samples steps too: with a gradient of zero.
+            # A rank without samples steps too, with a gradient of zero.
             loss = summed_loss(model, together(own)) if own else 0.0 * summed_loss(model, together(samples[:1]))
             (loss * ranks / counted).backward()
             clip(list(model.parameters()), document["optimizer"]["max_norm"])
@@ -316,14 +318,14 @@ def local_steps_by_hand(document: Document, ranks: int) -> Run:
                     mean = torch.stack(copies).mean(0)
                     for copy in copies:
                         copy.copy_(mean)
-    # An evaluation at the end is of the mean.
+    # An evaluation at the end measures the mean of the models.
     mean = {name: torch.stack([copied(model)[name] for model in models]).mean(0) for name in copied(models[0])}
     run.weights = [mean] * ranks
     return run
 
 
 def delayed_steps_by_hand(document: Document, ranks: int) -> Run:
-    """Returns the run of one process in which the group named by the pattern is stepped every so many steps, with the
+    """Returns the run of one process in which the group that the pattern names steps only every few steps, with the
     mean of their gradients.
     """
     run, model, every = Run(), net(**document["task"]["options"]), document["delayed"]["every"]
@@ -351,7 +353,9 @@ def delayed_steps_by_hand(document: Document, ranks: int) -> Run:
 
 
 def scaled_steps_by_hand(document: Document) -> tuple[list[float], dict[str, torch.Tensor]]:
-    """Returns the loss scale after each step in half precision, and the weights: torch's scaler, in its order."""
+    """Returns the loss scale after each step in half precision, and the weights: torch's scaler, in its order of
+    operations.
+    """
     model = net(**document["task"]["options"]).float()
     optimizer, settings = optimizer_for(document, model), document["precision"]
     scaler = torch.amp.GradScaler("cpu", settings["initial_scale"], growth_interval=settings["growth_interval"])

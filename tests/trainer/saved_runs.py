@@ -1,4 +1,6 @@
-"""Tests look at the checkpoints of real runs: one that went on with another rate and more ranks, and a sharded one."""
+"""Tests look at the checkpoints of real runs: one that continued with another rate and more ranks, and a
+sharded one.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ FULL, SHARDED = "checkpoints", "sharded"
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Steps 2, 4 and 6 by one rank, 8 and 10 by two with another rate; and 2 and 4 by two ranks in parts."""
+    """Returns steps 2, 4 and 6 of one rank, 8 and 10 of two with another rate; and 2 and 4 of two ranks in parts."""
     folder = tmp_path_factory.mktemp("saved")
     full = {"path": str(folder / FULL), "every_steps": 2, "keep": 10, "best": "accuracy"}
     settings: dict[str, Any] = {"checkpoint": full, "evaluation": {"every_steps": 2}}
@@ -31,14 +33,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def saved(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Returns a copy of both, which is the working directory."""
+    """Returns a copy of both runs, which is the working directory."""
     shutil.copytree(runs, tmp_path / "runs")
     monkeypatch.chdir(tmp_path / "runs")
     return tmp_path / "runs"
 
 
 class Printed(str):
-    """What a command has printed, with its exit code."""
+    """Holds a command's output, with its exit code."""
 
     code: int
     errors: str
@@ -51,7 +53,7 @@ def checkpoints(capsys: pytest.CaptureFixture[str]) -> Any:
     def call(line: str) -> Printed:
         try:
             code = main(["checkpoints", *line.split()])
-        except SystemExit as end:  # argparse's way to end
+        except SystemExit as end:  # argparse ends the command so
             code = int(end.code or 0)
         captured = capsys.readouterr()
         printed = Printed(captured.out)

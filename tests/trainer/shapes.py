@@ -1,4 +1,4 @@
-"""Models have the shapes that people write: nested lists, dicts, experts, tied weights, one layer for all."""
+"""Models have the shapes that people write: nested lists, dicts, experts, tied weights, one layer used repeatedly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WIDTH = 8
 
 
 class Feed(nn.Module):
-    """A residual feed-forward; its scale is a parameter of its own, of no layer."""
+    """Adds a residual feed-forward layer; its scale is a parameter of its own that belongs to no layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class Feed(nn.Module):
 
 
 class Experts(nn.Module):
-    """Sends each sample to one of its experts, so that a rank's batch doesn't reach all of them."""
+    """Sends each sample to one of its experts, so a rank's batch doesn't reach all of them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Experts(nn.Module):
 
 
 class Branches(nn.Module):
-    """Is a layer whose parts are a list (T5's), or a list of pairs that no forward of its own calls."""
+    """Has parts in a list (as in T5), or in a list of pairs without a forward method."""
 
     def __init__(self, pairs: bool) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Branches(nn.Module):
 
 
 class Body(nn.Module):
-    """Embeds points, applies `layers` in turn, and classifies; `tied` by the embedding's own weight."""
+    """Embeds points, applies `layers` in turn, and classifies, if `tied` by the embedding's own weight."""
 
     def __init__(self, layers: nn.Module, order: list[nn.Module], tied: bool = False) -> None:
         super().__init__()
@@ -95,7 +95,9 @@ def _stages() -> nn.Module:
 
 
 def _experts_from_zero() -> nn.Module:
-    """Residual branches often begin at zero: what is below them then is reached, with gradients of zeros."""
+    """Makes residual branches begin at zero, as they often do: what is below them is reached, with gradients of
+    zero.
+    """
     layers = [Experts() for _ in range(2)]
     for expert in (expert for layer in layers for expert in layer.experts):
         nn.init.zeros_(expert.get_parameter("down.weight"))
@@ -129,7 +131,7 @@ SHAPES: dict[str, Callable[[], nn.Module]] = {
 
 
 class Shaped(Toy):
-    """Is the toy task with a model of SHAPES; `options`: shape, and the toy's."""
+    """Trains the toy task with a model of SHAPES; `options` are the shape, and the toy's own."""
 
     def model(self) -> nn.Module:
         shape = self.options["shape"]
@@ -140,13 +142,13 @@ class Shaped(Toy):
 
 
 class Planned(Toy):
-    """Has a plan of how ranks share its layers: its options `0`, `2` and `9`, each `columns` or `rows`."""
+    """Plans how ranks share its layers: its options are `0`, `2` and `9`, each `columns` or `rows`."""
 
     def model(self) -> nn.Module:
         return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 3))
 
     def parallel_plan(self, model: nn.Module, ranks: int) -> dict[str, Any]:
-        # Imported when used: it takes a second, in each rank.
+        # Imported only when used, because it takes a second in each rank.
         from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 
         styles = {"columns": ColwiseParallel, "rows": RowwiseParallel}

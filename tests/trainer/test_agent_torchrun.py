@@ -1,4 +1,4 @@
-"""The agent runs scripts and the loop on gloo by the real torchrun, and survives a killed rank in place."""
+"""The agent runs scripts and the loop on gloo with the real torchrun, and survives a killed rank in place."""
 
 from __future__ import annotations
 
@@ -141,8 +141,8 @@ os._exit(1)
 
 @pytest.mark.parametrize("seconds", [0.2, 20.0], ids=["soon", "after the grace"])
 def test_the_rank_that_raised_is_named_though_another_one_is_gone_before_it(job: Job, seconds: float) -> None:
-    """On a loaded machine a process takes long to go: a peer has lost its connection and ended meanwhile, so torchrun
-    ends the rank at fault, and one that has done nothing, with SIGTERM.
+    """On a loaded machine a process takes long to end. Meanwhile a peer has lost its connection and ended, so torchrun
+    ends the rank at fault, and a healthy one, with SIGTERM.
     """
     path = job.folder / "race.py"
     path.write_text(RACE)
@@ -157,14 +157,14 @@ def test_the_rank_that_raised_is_named_though_another_one_is_gone_before_it(job:
 
 
 def _culprit(line: dict[str, Any]) -> bool:
-    """The report on the cause: a rank that only lost its peer may be reported before it."""
+    """Returns the report on the cause: a rank that only lost its peer may be reported before it."""
     report = line.get("report") or {}
     return report.get("state") == "Failed" and report.get("culprit") is True
 
 
 class Slow(Toy):
-    """The second rank computes 20 ms longer than the first, which waits for it in every step. When a file `raise` is
-    there, it raises; the first then fails too, in its collective.
+    """The second rank computes 20 ms longer than the first, which waits for it in every step. When a file `raise`
+    exists, it raises an exception; the first rank then fails too, in its collective.
     """
 
     def loss(self, model: Callable[..., Any], batch: Batch) -> torch.Tensor:
@@ -178,7 +178,9 @@ class Slow(Toy):
 
 
 def test_a_slow_rank_is_seen_in_its_agents_metrics_and_reported_with_its_traceback_when_it_raises(job: Job) -> None:
-    """Its steps take as long as the other's. With three ranks, the test above shows which one raised first."""
+    """With two ranks, the slow rank's steps take as long as the other's. The test above shows which of three ranks
+    raised first.
+    """
     options = {"task.name": f"{__name__}:Slow", "task.options.folder": job.folder, "steps": 100_000}
     agent = start_loop(job, 2, options)
     stream = Stream(agent)
@@ -187,10 +189,10 @@ def test_a_slow_rank_is_seen_in_its_agents_metrics_and_reported_with_its_traceba
         found = parse_metrics(0, agent.request("GET", "/metrics", token=None)[1])
         if len(found) < 2 or not all(rank.compute_seconds for rank in found) or found[0].step == 1:
             return []
-        # The ranks write a line's figures a moment after each other.
+        # The ranks write a line's figures at slightly different times.
         if found[0].learning_rate != found[1].learning_rate:
             return []
-        # A busy machine may hold up the first steps of the other rank as well.
+        # A busy machine may delay the first steps of the other rank as well.
         return found if found[1].compute_seconds - found[0].compute_seconds > 0.01 else []
 
     first, second = until(figures, 90, "figures of both ranks, of which the second takes longer")
@@ -201,5 +203,5 @@ def test_a_slow_rank_is_seen_in_its_agents_metrics_and_reported_with_its_traceba
     stream.close()
     assert (culprit["culprit"], culprit["rank"], culprit["exitCode"]) == (True, 1, 1)
     assert "ValueError: sample 7 is no sentence" in culprit["error"] and "in collate" in culprit["error"]
-    # All ranks' output is kept, each line with its rank.
+    # All ranks' output is kept, and each line names its rank.
     until(lambda: all(f"[rank {rank}]: " in agent.output() for rank in (0, 1)), 20, "prefixed output")

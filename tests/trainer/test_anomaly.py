@@ -1,4 +1,4 @@
-"""Steps that jump are left out by all ranks together, and several in a row lead back to a checkpoint."""
+"""All ranks together leave out an odd step; several odd steps in a row lead back to a checkpoint."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trainloop.optimization.anomaly import AnomalyDetector, AnomalySettings, His
 
 @pytest.mark.torch
 def test_a_step_poisoned_on_one_rank_is_left_out_by_all(tmp_path: Path) -> None:
-    """All ranks skip the 70th step and stay equal, and the run nearly ends where it would have without it."""
+    """All ranks skip the 70th step and stay equal, and the run ends nearly where it would have without the fault."""
     changes: dict[str, Any] = {"steps": 100, "schedule": {"kind": "constant", "warmup": 0}}
     poisoned = run_ranks(2, train, config(tmp_path, **changes, **toy(poison=[70], poisoned_rank=1)))
     assert largest_difference(poisoned[0]["weights"], poisoned[1]["weights"]) == 0
@@ -35,7 +35,7 @@ def test_a_run_of_odd_steps_goes_back_to_the_checkpoint_and_passes_over_the_data
         "schedule": {"kind": "constant", "warmup": 0},
         "checkpoint": {"path": str(tmp_path / "checkpoints"), "every_steps": 65, "resume": False},
     }
-    # Of an older run, that this one doesn't go on from (resume is false): neither gone back to nor deleted.
+    # An older run's checkpoint: this run doesn't resume (resume is false), so it neither returns to it nor deletes it.
     old = saving.write(tmp_path / "checkpoints", 900, {}, {"results": {}})
     runs = run_ranks(2, train, config(tmp_path, **changes, **toy(poison=[70, 71, 72], poisoned_rank=1)))
     log = (tmp_path / "report" / "metrics.jsonl").read_text()
@@ -44,7 +44,7 @@ def test_a_run_of_odd_steps_goes_back_to_the_checkpoint_and_passes_over_the_data
     assert largest_difference(runs[0]["weights"], runs[1]["weights"]) == 0
     state = runs[0]["state"]
     assert state.step == state.updates == 100
-    # Steps 66 to 72 were computed and taken back, their data isn't seen again: 100 + 7 steps of 8 samples of 40.
+    # Steps 66 to 72 were computed and taken back, and their data isn't used again: 100 + 7 steps of 8 samples of 40.
     assert state.position == (100 + 7) * 8
 
 
@@ -62,7 +62,9 @@ def test_a_run_that_was_made_longer_stays_so_when_it_goes_back(tmp_path: Path) -
 
 @pytest.mark.torch
 def test_odd_steps_in_a_row_are_counted_over_a_resume_and_anew_after_a_return(tmp_path: Path) -> None:
-    """The checkpoint is of step 7, after two of four odd steps: the third leads back to it, the fourth is left out."""
+    """The checkpoint is of step 7, after two of four odd steps. The third leads back to it, and the fourth is
+    left out.
+    """
     runs, changes = [], {"steps": 12, "schedule": {"kind": "constant", "warmup": 0}}
     for name in ("through", "parts"):
         checkpoint = {"path": str(tmp_path / name), "every_steps": 7}
@@ -90,7 +92,7 @@ def test_without_a_checkpoint_numbers_that_are_not_finite_end_the_run_as_diverge
 
 @pytest.mark.torch
 def test_without_a_checkpoint_a_clipped_step_is_made_in_the_end(tmp_path: Path) -> None:
-    """A learning rate that grows too far makes one odd step after another; skipping them all would be a standstill."""
+    """A growing learning rate makes one odd step after another; if all were skipped, the run would make no progress."""
     changes: dict[str, Any] = {"steps": 90, "anomaly": {"rollback_after": 3}}
     [run] = run_ranks(1, train, config(tmp_path, **changes, **toy(poison=list(range(70, 76)))))
     assert run["state"].step == 90
@@ -122,7 +124,7 @@ def test_a_healthy_loss_with_normal_noise_is_hardly_ever_skipped() -> None:
 
 @pytest.mark.parametrize("length", [4, 5, 64, 127, 128, 300])
 def test_the_limit_is_the_robust_z_score_of_the_newest_numbers(length: int) -> None:
-    """Median and deviation are those that sorting gives; numbers that are equal, negative or far off too."""
+    """The median and the deviation equal those found by sorting, for equal, negative and extreme numbers too."""
     drawn = torch.randn(length, generator=torch.Generator().manual_seed(length)).mul(4).round().tolist()
     history = History(128)
     for number in [*drawn, -1e9, 1e9, *drawn[:3]]:
@@ -132,7 +134,7 @@ def test_the_limit_is_the_robust_z_score_of_the_newest_numbers(length: int) -> N
         deviation = statistics.median(abs(other - median) for other in newest)
         far = max(8.0 / 0.6745 * max(deviation, 0.01 * abs(median), 1e-300), 0.5 * abs(median))
         assert history.limit(threshold=8.0, ratio=1.5) == pytest.approx(median + far, rel=1e-6)
-        # Numbers that are known are judged the same, though most of them without the deviation.
+        # Known numbers are judged the same, most of them without computing the deviation.
         for number in (median, 1.5 * median, median + far, median + 1.01 * far, 1e9, math.nan):
             exact, quick = history.limit(8.0, 1.5), history.limit(8.0, 1.5, number)
             assert (number <= quick) == (number <= exact)

@@ -33,8 +33,8 @@ class Slow(Toy):
 
 
 def test_shares_follow_speed_and_the_gradient_does_not_change(tmp_path: Path) -> None:
-    """One rank is three times as slow: the ideal share is a quarter, the steps are those of equal shares, and take half
-    as long.
+    """One rank is three times as slow, so its ideal share is a quarter. The steps equal those of equal shares, and take
+    half as long.
     """
     task = {"name": "tests.trainer.test_balance:Slow", "options": {"samples": 256}}
     changes: dict[str, Any] = {"task": task, "batch": {"size": 64}, "steps": 24}

@@ -1,4 +1,4 @@
-"""Blocks that are recomputed or compiled train as those that aren't, and checkpoints are the same (`blocks`)."""
+"""Recomputed or compiled blocks train as plain ones do, and their checkpoints are the same (`blocks`)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COMPILED = {"compile": "aot_eager"}
 
 
 class Block(nn.Module):
-    """A residual block whose dropout draws the same numbers again only when generators are put back."""
+    """Has a residual and dropout, which draws the same numbers again only if the generators are restored."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Deep(Toy):
 
 
 def settings(path: Path | None = None, strategy: str = "ddp", **model: Any) -> Config:
-    """Returns a run of three steps with 40 samples each, two micro-batches a rank."""
+    """Returns a run of three steps with 40 samples each, two micro-batches per rank."""
     task = {"name": "tests.trainer.test_block_settings:Deep"}
     batch, parallel = {"size": 40, "per_rank": 10}, {"strategy": strategy}
     return config(path, task=task, blocks=model, steps=3, batch=batch, parallel=parallel)
@@ -77,12 +77,12 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.fixture(scope="module")
 def trained() -> list[dict[str, dict[str, torch.Tensor]]]:
-    """Returns the weights that each of two ranks has after training in each way."""
+    """Returns each of two ranks' weights after training in each way."""
     return run_ranks(2, _in_all_ways)
 
 
 def _in_all_ways() -> dict[str, dict[str, torch.Tensor]]:
-    """Train one after the other, because a process that compiles imports what it needs for seconds."""
+    """Train in one way after the other, because a process that compiles spends seconds on imports."""
     found = {}
     with joined(settings().distributed) as world:
         for way, (strategy, model) in WAYS.items():
@@ -125,9 +125,9 @@ def kept_bytes(model: nn.Module) -> int:
 
 @pytest.mark.parametrize("compiler", [False, "aot_eager"])
 def test_recomputing_keeps_a_block_of_activations_less_for_each(compiler: bool | str) -> None:
-    """Of each block only what goes into it is kept: at most a quarter, because a block is four times as wide within.
+    """Only the input of each block is kept: at most a quarter, because a block is four times as wide inside.
 
-    All blocks are compiled once, as one graph, recomputed or not.
+    All blocks are compiled once, as one graph, whether or not they are recomputed.
     """
     plain, recomputed = Network(8), Network(8)
     torch._dynamo.reset()

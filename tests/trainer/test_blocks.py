@@ -39,7 +39,7 @@ def test_single_layers_of_a_sequential_and_unlike_members_of_a_dict_are_none() -
 
 
 def test_a_container_in_a_list_gives_its_members() -> None:
-    """A container has no forward of its own, so nothing can be hung on it."""
+    """A container has no forward of its own, so no hook can be attached to it."""
     pairs = [(nn.Linear(2, 2), nn.Linear(2, 2)) for _ in range(2)]
     model = nn.ModuleList(nn.ModuleList([*pair, nn.Tanh()]) for pair in pairs)
     assert blocks(model) == [*pairs[0], *pairs[1]]

@@ -21,7 +21,7 @@ WIDTH, LAYERS = 8, 3
 
 
 class Stacked(nn.Module):
-    """Has three blocks, which FSDP2 gathers one by one, and a root with what is left."""
+    """Has three blocks, which FSDP2 gathers one by one, and a root with the rest."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,8 @@ class Stack(Toy):
 
 
 class Counting(TorchDispatchMode):
-    """Adds up what a rank sends in the collectives on weights and gradients, with rings, by what torch is called with.
+    """Adds up the bytes that a rank sends in the collectives on weights and gradients (as rings), from torch's
+    arguments.
 
     The loop's own messages (counts, losses, norms) are a few numbers each, or bytes.
     """
@@ -74,7 +75,7 @@ class Counting(TorchDispatchMode):
 def _counted(settings: Config, steps: int) -> list[tuple[int, float]]:
     """Returns for each step the bytes that the loop reports, and those that were counted.
 
-    An evaluation gathers weights as well, which are no step's.
+    An evaluation gathers weights as well, which belong to no step.
     """
     with joined(settings.distributed) as world:
         trainer = Trainer(settings, world)
@@ -90,7 +91,7 @@ def _counted(settings: Config, steps: int) -> list[tuple[int, float]]:
 
 
 def _theory(section: dict[str, Any], ranks: int, passes: int) -> list[float]:
-    """Returns the bytes of four steps. A parameter of FSDP2 is padded to rows for each rank of a replica."""
+    """Returns the theoretical bytes of four steps. FSDP2 pads a parameter to rows for each rank of a replica."""
     replicas = section["parallel"].get("data", [1])[0]
     ranks //= replicas
     layer = [(WIDTH, WIDTH), (WIDTH,)]
@@ -134,5 +135,5 @@ def test_each_strategy_reports_what_it_sends(section: dict[str, Any], ranks: int
     for numbers in run_ranks(ranks, _counted, settings, 4):
         reported, counted = zip(*numbers, strict=True)
         assert reported == pytest.approx(counted, abs=1)
-        # FSDP2's first step begins with what a check of the loss has gathered, and looks for ghosts.
+        # FSDP2's first step begins with what the loss check has gathered, and looks for ghosts.
         assert list(reported[1:]) == pytest.approx(theory[1:], abs=1)

@@ -49,7 +49,7 @@ def test_without_its_manifest_a_checkpoint_is_said_and_the_run_does_not_start_an
 @pytest.mark.torch
 @pytest.mark.parametrize("disks", ["shared", "own"])
 def test_what_can_not_be_used_is_named_and_blocks_no_save(tmp_path: Path, disks: str) -> None:
-    """Steps 3, 6 and 9 are there; 6 and 9 are broken, each in another way, on every disk."""
+    """Checkpoints of steps 3, 6 and 9 exist; 6 and 9 are damaged in different ways, on every disk."""
     said = run_ranks(2, _with_broken_ones, tmp_path, disks)
     for rank, lines in enumerate(said):
         folder = tmp_path / (f"disk{rank}" if disks == "own" else "disk")
@@ -103,7 +103,7 @@ def _as_format(folder: Path, number: int) -> None:
 
 @pytest.mark.torch
 def test_a_checkpoint_whose_weights_compute_another_loss_is_passed_over(tmp_path: Path) -> None:
-    """All hashes are right here: what is wrong was wrong before the file was written."""
+    """All hashes are right here: the weights were already wrong before the file was written."""
     changes = {**EXACT, "checkpoint": {"path": str(tmp_path / "saved"), "every_steps": 3}}
     run_ranks(1, train, config(tmp_path, **changes))
     newest = storage.complete(tmp_path / "saved")[0]

@@ -1,4 +1,6 @@
-"""One rank of each disk writes a checkpoint, the newest and the best stay, and the weights are left at the end."""
+"""One rank of each disk writes a checkpoint, the newest and the best are kept, and the weights are exported at
+the end.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ from trainloop.trainer import Trainer
 
 @pytest.mark.torch
 def test_a_rank_with_an_empty_disk_is_given_the_others_checkpoint(tmp_path: Path) -> None:
-    """Each rank has a disk of its own, as with an emptyDir; rank 0's pod was replaced."""
+    """Each rank has its own disk, as with an emptyDir; rank 0's pod was replaced."""
     first = run_ranks(3, _with_own_disk, tmp_path)
     for file in sorted((tmp_path / "disk0").rglob("*"), reverse=True):
         file.unlink() if file.is_file() else file.rmdir()
@@ -69,7 +71,7 @@ def _writer_of(folder: Path) -> int:
 def test_an_older_checkpoint_goes_when_the_newer_one_is_on_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
-    """Else a crash of the machine could leave neither: a rename may reach the disk before what it names."""
+    """Otherwise a crash of the machine could leave neither: a rename may reach the disk before the file's content."""
     lines, folder = list[str](), tmp_path / "made" / "saved"
     fsync, rename, rmtree = os.fsync, os.rename, shutil.rmtree
 
@@ -106,7 +108,9 @@ def test_a_step_that_is_saved_again_overwrites_nothing(tmp_path: Path) -> None:
 
 
 def test_retention_of_whatever_there_is(tmp_path: Path) -> None:
-    """Drawn at random: steps again and again, other lines, damage, tags. Checked against the rule, written out."""
+    """Checkpoints are drawn at random, with repeated steps, other lines, damage and tags. The result is compared with
+    the rule, written out.
+    """
     for seed in range(60):
         draw, folder = random.Random(seed), tmp_path / str(seed)
         folder.mkdir()
@@ -135,7 +139,7 @@ def test_retention_of_whatever_there_is(tmp_path: Path) -> None:
 
 def _bare(folder: Path, step: int, now: float) -> storage.Checkpoint:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(time, "time", lambda: now)  # a clock that goes back
+        patch.setattr(time, "time", lambda: now)  # a clock that was set back
         return written(folder, step)
 
 
@@ -161,7 +165,7 @@ def test_retention_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
 @pytest.mark.torch
 @pytest.mark.parametrize("mode", ["sync", "thread"])
 def test_a_save_reads_every_manifest_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
-    """On a volume of the network each is a round trip, and training waits for it."""
+    """On a network volume each read is a round trip, and training waits for it."""
     read, reads = storage.read_manifest, list[str]()
     monkeypatch.setattr(storage, "read_manifest", lambda folder: (reads.append(folder.name), read(folder))[1])
     settings = CheckpointSettings.model_validate({"mode": mode, "keep": 2, "best": "loss"})
@@ -179,7 +183,9 @@ def test_a_save_reads_every_manifest_once(tmp_path: Path, monkeypatch: pytest.Mo
 def test_what_is_deleted_while_a_checkpoint_is_written_counts_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the command, or to make room: neither as one of the newest nor as the best one."""
+    """If a checkpoint is deleted, by the command or to make room, it counts neither as one of the newest nor as the
+    best.
+    """
     for step, accuracy in ((1, 0.0), (2, 0.8), (3, 0.0), (4, 0.9), (5, 0.0)):
         written(tmp_path, step, accuracy)
     write = saving.write
@@ -212,7 +218,7 @@ def test_a_checkpoint_that_another_program_deletes_first_is_no_problem(
 
 
 def test_retention_never_deletes_what_was_just_written_for_a_damaged_newer_one(tmp_path: Path) -> None:
-    """A resume passed over step 20, and saved at 15: that is the last one that verifies."""
+    """A resume passed over step 20 and saved at 15, which is the last checkpoint that verifies."""
     damaged, _ = written(tmp_path, 20), written(tmp_path, 10)
     flip_a_byte(damaged.path / storage.STATE)
     newest = written(tmp_path, 15)
@@ -290,7 +296,7 @@ def test_a_checkpoint_says_where_it_comes_from_and_with_what_it_was_made(tmp_pat
 
 
 def test_the_best_checkpoint_of_an_earlier_attempt_is_kept() -> None:
-    """With `best_is: min`, across a restart, and on every rank's disk alike."""
+    """This holds with `best_is: min`, across a restart, and on every rank's disk."""
     with tempfile.TemporaryDirectory() as folder:
         for attempt in ([3.0, 1.0, 2.0], [5.0, 4.0]):
             run_ranks(1, _save_with_results, Path(folder), attempt)
@@ -309,7 +315,7 @@ def _save_with_results(folder: Path, losses: list[float]) -> None:
 def test_a_directory_that_can_not_be_written_to_ends_the_run_before_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "access", lambda *_: False)  # tests may run as root, who may write anywhere
+    monkeypatch.setattr(os, "access", lambda *_: False)  # tests may run as root, which may write anywhere
     with pytest.raises(ConfigError, match=r"checkpoint.path .* can't be written to"):
         Checkpointer(CheckpointSettings.model_validate({}), _alone(), tmp_path)
 

@@ -45,7 +45,7 @@ def _in_folder(folder: Path, *arguments: str) -> None:
 
 
 class Mean(Toy):
-    """The mistake that the documents warn of: a loss that is a mean."""
+    """Makes the mistake that the documents warn of: a loss that is a mean."""
 
     def loss(self, model: Any, batch: Any) -> torch.Tensor:
         return super().loss(model, batch) / self.count(batch)

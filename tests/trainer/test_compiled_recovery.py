@@ -1,4 +1,4 @@
-"""After a recovery compiled blocks have the graphs that an uninterrupted run has (`Trainer.rehearse`)."""
+"""After a recovery, compiled blocks have the same graphs as in an uninterrupted run (`Trainer.rehearse`)."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from trainloop.config import Config
 pytestmark = pytest.mark.torch
 
 WIDTH = 200
-#: What was compiled in this process, one after the other: the shape of what goes into a block, symbols where it varies,
+#: The compilations in this process, in order: the shape of a block's input, with symbols where it varies,
 #: and whether gradients are computed.
 COMPILED: list[tuple[str, bool]] = []
 
 
 @torch._dynamo.register_backend
 def seen(graph: Any, inputs: Any) -> Any:
-    """Compiles with aot_eager, and records for which shapes."""
+    """Compiles with aot_eager, and records the shapes."""
     given = [node.meta["example_value"] for node in graph.graph.nodes if node.op == "placeholder"]
     [hidden] = [one for one in given if isinstance(one, torch.Tensor) and not isinstance(one, torch.nn.Parameter)]
     shape = "varies" if any(not isinstance(size, int) for size in hidden.shape) else str(list(hidden.shape))
@@ -37,27 +37,29 @@ def seen(graph: Any, inputs: Any) -> Any:
 
 
 class Wide(Toy):
-    """Has gradients of 1.2 MiB a block, which go into several buckets of DDP's."""
+    """Has gradients of 1.2 MiB per block, which go into several of DDP's buckets."""
 
     def model(self) -> torch.nn.Module:
         return Network(3, width=WIDTH)
 
 
 def settings(path: Path | None = None, **changes: Any) -> Config:
-    """Returns a run whose epochs are of two steps of 16 samples and one of 8, evaluated on 20 after each second one."""
+    """Returns a run whose epochs have two steps of 16 samples and one of 8, with an evaluation on 20 after every second
+    step.
+    """
     task = {"name": "tests.trainer.test_compiled_recovery:Wide", "options": {"double": False}}
     section = {"task": task, "blocks": {"compile": "seen"}, "steps": 9, "batch": {"size": 16}}
     return config(path, **{**section, "precision": {"compute": "fp32"}, "evaluation": {"every_steps": 2}, **changes})
 
 
 def observed(settings: Config, steps: int | None = None) -> dict[str, Any]:
-    """Train, from a process that has compiled nothing; returns the graphs beside what `train` returns."""
+    """Train, in a process that has compiled nothing; returns the graphs and the result of `train`."""
     run = train(settings, steps)
     return {**run, "graphs": list(COMPILED)}
 
 
 def until(settings: Config, fault: Fault | None) -> dict[str, Any]:
-    """Train until the fault; returns the graphs beside what `faults.train` returns."""
+    """Train until the fault; returns the graphs and the result of `faults.train`."""
     run = train_until(settings, fault)
     return {**run, "graphs": list(COMPILED)}
 
@@ -69,7 +71,7 @@ GRAPHS = [(f"[16, {WIDTH}]", True), ("varies", False), (f"[8, {WIDTH}]", True)]
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns where the uninterrupted run of one rank saves after each of its steps."""
+    """Returns the folder in which the uninterrupted run of one rank saves after each of its steps."""
     return tmp_path_factory.mktemp("saved") / "checkpoints"
 
 
@@ -88,7 +90,7 @@ def test_an_uninterrupted_run_has_a_graph_of_its_own_for_an_epochs_last_step(thr
 def test_a_run_that_goes_on_from_a_checkpoint_compiles_what_an_uninterrupted_one_does(
     tmp_path: Path, checkpoints: Path, through: dict[str, Any], after: int
 ) -> None:
-    """The next step is an epoch's last, then its first, then the last with an evaluation behind it."""
+    """The next step is an epoch's last, then its first, then the last followed by an evaluation."""
     [saved] = [each.path for each in storage.complete(checkpoints) if each.step == after]
     shutil.copytree(saved, tmp_path / "checkpoints" / saved.name)
     [resumed] = run_ranks(1, observed, settings(tmp_path))
@@ -101,8 +103,8 @@ def test_a_run_that_goes_on_from_a_checkpoint_compiles_what_an_uninterrupted_one
 def test_a_run_that_goes_on_from_memory_compiles_what_an_uninterrupted_one_does(
     tmp_path: Path, through: dict[str, Any], ranks: int, victim: int
 ) -> None:
-    """The step after which it goes on is evaluated first, in other shapes. With four ranks the buckets, which compiled
-    blocks' gradients fill in an order of their own, decide on the last bits.
+    """The step from which the run continues is first evaluated, in other shapes. With four ranks the last bits depend
+    on the buckets, which compiled blocks' gradients fill in their own order.
     """
     changes = {"parallel": {"bucket_mb": 1.0}}
     uninterrupted = [through] if ranks == 1 else run_ranks(ranks, observed, settings(**changes))

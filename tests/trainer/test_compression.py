@@ -1,5 +1,5 @@
-"""Compressed gradients send the bytes of theory, and what one step leaves out comes with later ones, to the parameter
-that it was left out of.
+"""Compressed gradients send the bytes of theory, and what one step leaves out reaches the same parameter in later
+steps.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _reduced(exchange: GradientExchange, gradients: list[torch.Tensor]) -> torch
 
 
 def _compressed(method: str) -> tuple[float, float, int]:
-    """Returns the relative error of one step, and of the sum of sixty, of one gradient; and the bytes sent a step."""
+    """Returns the relative error of one step and of the sum of sixty, for one gradient; and the bytes sent per step."""
     with joined(config().distributed) as world:
         generator = torch.Generator().manual_seed(world.rank)
         own = [torch.randn(64, 32, generator=generator), torch.randn(32, generator=generator)]
@@ -74,7 +74,7 @@ def _compressed(method: str) -> tuple[float, float, int]:
     [("none", 1e-6, 1e-6), ("fp16", 1e-3, 1e-3), ("bf16", 1e-2, 1e-2), ("onebit", 2.0, 0.2), ("powersgd", 1.0, 0.2)],
 )
 def test_what_compression_leaves_out_comes_with_later_steps(method: str, once: float, in_the_mean: float) -> None:
-    """Error feedback: the mean of many compressed steps comes near the true gradient, however coarse one step is."""
+    """By error feedback, the mean of many compressed steps comes near the true gradient, however coarse one step is."""
     numbers, size = 64 * 32 + 32, 3
     for first, mean, sent in run_ranks(size, _compressed, method):
         assert first < once
@@ -96,7 +96,7 @@ def _theory(method: str, numbers: int, size: int) -> float:
 
 @pytest.mark.parametrize(("method", "ranks", "steps"), [("onebit", 2, 1), ("onebit", 3, 3), ("powersgd", 3, 1)])
 def test_compressed_ranks_stay_equal_and_resume_to_the_bit(tmp_path: Path, method: str, ranks: int, steps: int) -> None:
-    """After the first step too, where the uninterrupted run goes on with other buckets than it began with."""
+    """This holds after the first step too, where the uninterrupted run continues with different buckets."""
     changes: dict[str, Any] = {
         "task": {"name": "tests.trainer.toy:Toy", "options": {"hidden": 32, "depth": 3, "double": False}},
         "precision": {"compute": "fp32"},
@@ -129,8 +129,8 @@ def test_a_scaled_gradient_that_overflows_on_the_wire_is_left_out_by_all_ranks(m
 
 
 def test_memory_is_carried_over_to_another_number_of_ranks() -> None:
-    """What is left out of the mean gradient is the mean of what each rank left out of its own, and the sum of what each
-    left out of the means that it sent.
+    """The remainder of the mean gradient is the mean of the ranks' own remainders, plus the sum of what each rank left
+    out of the means that it sent.
     """
     memories = [
         {"a.left": torch.tensor([1.0, 3.0]), "a.mean_left": torch.tensor([0.0, 5.0]), "a.factor": torch.tensor([7.0])},
@@ -141,7 +141,7 @@ def test_memory_is_carried_over_to_another_number_of_ranks() -> None:
 
 
 class Ledger:
-    """Adds up, over steps and by parameter, the true mean gradient and what the optimizer was given in its place.
+    """Adds up, per parameter, the true mean gradients and what the optimizer was given in their place.
 
     The truth is computed beside the loop: from a copy of the weights before the step, on the same batches, by autograd
     and one all-reduce.
@@ -167,7 +167,7 @@ class Ledger:
                 self.balance[name] -= parameter.grad
 
     def step(self) -> float:
-        """Make a step of the loop; returns the largest difference between what should be held and what is."""
+        """Make a step of the loop; returns the largest difference between what should be held back and what is."""
         twin, updates = copy.deepcopy(self.model), self._trainer.state.updates
         self._trainer.train_step()
         if self._trainer.state.updates > updates:
@@ -198,7 +198,7 @@ class Ledger:
         return max(float((balance - left).abs().max()) for balance, left in pairs)
 
 
-#: Several buckets, the first of another size than the others, which DDP orders anew after the first backward.
+#: Several buckets, the first of a different size, which DDP reorders after the first backward.
 SEVERAL: dict[str, Any] = {
     "task": {"name": "tests.trainer.toy:Toy", "options": {"hidden": 40, "depth": 6}},
     "parallel": {"bucket_mb": 0.008},
@@ -209,7 +209,7 @@ SEVERAL: dict[str, Any] = {
 
 
 class Forked(nn.Module):
-    """Has a branch that not every step, or not every rank, goes through."""
+    """Has a branch that not every step, or not every rank, uses."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -222,7 +222,7 @@ class Forked(nn.Module):
 
 
 class Sometimes(Toy):
-    """All ranks go through the branch, none, only rank 0, all, ..."""
+    """All ranks use the branch, then none, then only rank 0, then all again, and so on."""
 
     def model(self) -> nn.Module:
         return Forked()
@@ -256,7 +256,9 @@ def _violations(settings: Config, steps: int, balance: Memory | None = None) -> 
 @pytest.mark.parametrize("method", ["onebit", "powersgd"])
 @pytest.mark.parametrize(("ranks", "start_step"), [(3, 0), (2, 2)])
 def test_what_is_held_is_what_was_not_sent_from_the_first_step_on(method: str, ranks: int, start_step: int) -> None:
-    """sum(true mean gradients) - sum(sent) = held, for each parameter, though its bucket is another after step 1."""
+    """For each parameter, sum(true mean gradients) - sum(sent) = held back, although its bucket changes after
+    step 1.
+    """
     communication = {"compression": method, "powersgd_rank": 2, "start_step": start_step}
     for violations, balance in run_ranks(ranks, _violations, config(**SEVERAL, communication=communication), 5):
         assert max(violations) < 1e-12
@@ -304,7 +306,7 @@ def test_what_is_held_is_what_was_not_sent(method: str, changes: dict[str, Any])
 def test_nothing_that_is_held_is_lost_in_a_resume(
     tmp_path: Path, ranks: tuple[int, str], then: tuple[int, str], bucket_mb: float
 ) -> None:
-    """By another number of ranks, with buckets of another size, or another compression."""
+    """The resumed run has another number of ranks, other bucket sizes, or another compression."""
     (first, method), (second, other) = ranks, then
     sections = {**SEVERAL, "communication": {"compression": method, "powersgd_rank": 2}}
     [(_, balance), *_] = run_ranks(first, _violations, config(tmp_path, **sections), 3)
@@ -322,7 +324,7 @@ def _rolled_back(settings: Config) -> tuple[int, list[float]]:
             ledger.step()
         trainer.save()
         saved = {name: balance.clone() for name, balance in ledger.balance.items()}
-        for _ in range(4):  # one that is made, three that stand out
+        for _ in range(4):  # one that is made, three that are odd
             ledger.step()
         step = trainer.state.step
         ledger.balance = saved

@@ -97,7 +97,7 @@ def test_a_wrong_override_is_a_sentence(tmp_path: Path, override: str, sentence:
 
 
 def test_yaml_is_read_as_people_mean_it(tmp_path: Path) -> None:
-    """A bare `off` is false in YAML 1.1, which kubectl reads too, and a section that is all comments is null."""
+    """A bare `off` is false in YAML 1.1, which kubectl reads too, and a section with only comments is null."""
     file = tmp_path / "training.yaml"
     file.write_text("epochs: 1\nbatch: {size: 8}\ngradients: {ghosts: off}\noptimizer:\n  # lr: 1\n")
     config = load_config(file, ["optimizer.eps=1e-6", "delayed.pattern=^emb"])
@@ -125,7 +125,7 @@ def test_a_file_that_is_no_configuration_is_a_sentence(tmp_path: Path, text: str
 
 
 def test_a_mounted_file_that_is_not_spec_training_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It names code, and ConfigMaps have more writers than jobs."""
+    """Such a file names code to run, and more people can write ConfigMaps than jobs."""
     own_task = {"name": "own:task", "options": {"x": "3e-4", "é": [1, 2.0]}}
     training = {**GOOD, "optimizer": {"lr": 3e-05}, "task": own_task}
     manifests = rendered(training)
@@ -263,7 +263,8 @@ def test_auto_follows_the_operators_backend(monkeypatch: pytest.MonkeyPatch) -> 
         ({"communication": {"compression": "onebit"}, "parallel": {"strategy": "fsdp"}}, "fsdp, which sends by itself"),
         ({"communication": {"compression": "onebit", "local_steps": 4}}, "no gradients are sent"),
         ({"communication": {"local_steps": 4}, "balance": {"enabled": True}}, "which weighs all alike"),
-        # Their memory would be in units of an older loss scale, or infinite: no step was ever made again.
+        # Otherwise the remainders would be in units of an older loss scale, or infinite, and no step would ever
+        # succeed.
         ({"communication": {"compression": "onebit"}, "precision": {"compute": "fp16"}}, "keeps what it left out"),
         ({"parallel": {"strategy": "zero1"}, "checkpoint": {"format": "sharded"}}, "strategy zero1: use full"),
         (

@@ -1,6 +1,4 @@
-"""Ranks that survive a fault train on in their own processes, and the run is the one that nothing would have
-disturbed.
-"""
+"""Ranks that survive a fault train on in their own processes, and the run equals an undisturbed one."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ TOY = "tests.trainer.toy:Toy"
 
 @pytest.fixture(scope="module")
 def undisturbed() -> dict[str, Any]:
-    """Returns what one rank makes of the run, alone."""
+    """Returns the results of one rank that trains the whole run alone."""
     alone: dict[str, Any]
     [alone] = run_ranks(1, train, settings())
     return alone
@@ -47,13 +45,13 @@ def settings(path: Any = None, **changes: Any) -> Config:
 
 
 def check(run: Run, results: list[Any], undisturbed: dict[str, Any]) -> None:
-    """The run has trained as an undisturbed one, and nothing that it writes is there twice, or missing."""
+    """Check that the run trained as an undisturbed one, and that nothing it writes is missing or duplicated."""
     check_training(run, results, undisturbed)
     check_files(run.settings)
 
 
 def check_training(run: Run, results: list[Any], undisturbed: dict[str, Any]) -> None:
-    """Every step was made of its whole batch, every sample once."""
+    """Check that every step used its whole batch, and every sample was used once."""
     ended = set(range(run.size)) - run.absent
     assert ended and all(isinstance(results[rank], dict) for rank in ended), f"{results}\n{run.said()}"
     whole = [results[rank] for rank in sorted(ended)]
@@ -74,7 +72,7 @@ def check_files(settings: Config) -> None:
     assert evaluated.keys() == {4, 8, 12, 16, 20}
     made = Counter(line["step"] for line in lines if line["kind"] == "step")
     continued = {line["step"] for line in lines if line.get("event") == "continued"}
-    # Of a step after which a rank was lost, nobody has all numbers.
+    # Nobody has all numbers of a step after which a rank was lost.
     assert set(range(1, STEPS + 1)) - made.keys() <= continued and set(made.values()) == {1}
     assert [line["attempt"] for line in lines if line.get("event") == "continued"] == sorted(
         {line["attempt"] for line in lines if line.get("event") == "continued"}
@@ -100,7 +98,7 @@ def test_a_rank_is_lost_anywhere_in_a_step(
 
 
 def test_a_rank_joins_before_the_others_have_made_a_step(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
-    """DDP orders its buckets anew with the first steps' gradients: the rank that joins has done so, by rehearsals."""
+    """DDP reorders its buckets after the first step's gradients; the joining rank has done so, by rehearsals."""
 
     def lose(run: Run) -> None:
         if not run.orders and all(run.progress(rank).get("continuing") == "able" for rank in range(3)):
@@ -117,7 +115,7 @@ def test_a_rank_joins_before_the_others_have_made_a_step(tmp_path: Path, undistu
 def test_what_the_host_had_queued_beyond_the_devices_last_step_is_taken_back(
     tmp_path: Path, undisturbed: dict[str, Any], where: str, step: int
 ) -> None:
-    """The device's part is in `test_continuing_device`."""
+    """`test_continuing_device` covers the device's part."""
     run = Run(tmp_path / "run", settings(tmp_path), 3, {(2, 0): (where, step)}, function=lagging)
     results = run.go()
     check_training(run, results, undisturbed)
@@ -218,7 +216,7 @@ def test_what_a_continued_run_leaves_in_memory_is_gone_on_from_by_the_next_attem
     results = again.go()
     assert [result["began"] for result in results] == [left] * 3
     check_training(again, results, undisturbed)
-    # To give each other the state they have sent messages, which a loop's step couldn't do without a rank.
+    # Ranks gave each other the state by messages, which a loop's step couldn't do without a rank.
     assert [again.progress(rank)["continuing"] for rank in range(3)] == ["able"] * 3
 
 
@@ -261,7 +259,7 @@ def test_what_a_run_may_have_besides_goes_on_too(tmp_path: Path, changes: dict[s
 
 @pytest.mark.parametrize("where", ["backward", "stepped", "reporting"])
 def test_what_a_hook_keeps_changes_once_in_each_step(tmp_path: Path, where: str) -> None:
-    """Where the group breaks after the step and before the hook, the hook is called all the same."""
+    """If the group breaks after the step and before the hook, the hook is still called."""
     hooks = settings(tmp_path, hooks=["tests.trainer.continued_runs:adds_up"])
     run = Run(tmp_path / "run", hooks, 3, {(1, 0): (where, 7)})
     assert [result["kept"] for result in run.go()] == [sum(range(1, STEPS + 1))] * 3, run.said()
@@ -324,7 +322,7 @@ def test_a_rank_that_is_let_in_while_the_others_end_gets_to_the_end_too(
 
 
 def after_steps(steps: int, call: Callable[[], None]) -> Callable[[Run], None]:
-    """Returns what calls `call` once, when rank 0 has made so many steps."""
+    """Returns a function that calls `call` once, when rank 0 has made this many steps."""
     called = False
 
     def meanwhile(run: Run) -> None:

@@ -1,5 +1,5 @@
-"""Ranks of FSDP2's replicas go together: when one is lost, the others of its replica wait, and complete replicas train
-on.
+"""Ranks of an FSDP2 replica belong together: if one is lost, the others of its replica wait, and complete replicas
+train on.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ THREE: dict[str, Any] = {"parallel": {"strategy": "fsdp", "data": [3, 2]}}
 
 @pytest.fixture(scope="module")
 def undisturbed() -> dict[str, Any]:
-    """Returns what one rank makes of the run, alone."""
+    """Returns the results of one rank that trains the whole run."""
     alone: dict[str, Any]
     [alone] = run_ranks(1, train, settings())
     return alone
@@ -72,7 +72,7 @@ def test_ranks_that_share_each_layer_go_together(
 
 
 def test_a_pass_that_is_cut_off_is_dropped(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
-    """Where batches reach different layers all ranks agree within a step's passes on which were reached."""
+    """If batches reach different layers, all ranks agree during a step's passes on which were reached."""
     parallel = {**SHARDS["parallel"], "find_unused_parameters": True}
     run = Run(tmp_path / "run", settings(tmp_path, parallel=parallel), 4, {(2, 0): ("forward", 6)})
     check(run, run.go(), undisturbed)
@@ -84,7 +84,7 @@ def test_two_of_three_replicas_are_lost_and_both_ranks_of_one(tmp_path: Path, un
 
 
 def test_all_ranks_of_a_replica_are_lost_at_once(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
-    """They come again one after the other: the first one waits for the second."""
+    """They are started again one after the other; the first waits for the second."""
     run = Run(tmp_path / "run", settings(tmp_path, **SHARDS), 4)
     check(run, run.go(after_steps(6, lambda: run.kill(2, 3))), undisturbed)
 
@@ -100,7 +100,7 @@ def test_another_replica_is_lost_while_a_group_is_formed(
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_is_lost_while_it_is_given_the_state(tmp_path: Path, undisturbed: dict[str, Any], rank: int) -> None:
-    """The one that has come again, and the one that has waited for it."""
+    """The lost rank is one that has just come back, or one that waited for it."""
     joins: tuple[int, int] = (rank, 1 - rank)
     faults: dict[tuple[int, int], Fault] = {(0, 0): ("stepped", 5), joins: ("joining", 0)}
     run = Run(tmp_path / "run", settings(tmp_path, **SHARDS), 4, faults)
@@ -123,7 +123,7 @@ def test_a_rank_that_waits_says_so_and_is_lost_too(tmp_path: Path, undisturbed: 
 
 
 def test_without_any_whole_replica_the_next_rung_follows(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
-    """The two ranks that are left are after different steps, so the run goes on from a checkpoint or a snapshot."""
+    """The two ranks that are left are at different steps, so the run resumes from a checkpoint or a snapshot."""
     killed = list[int]()
 
     def meanwhile(run: Run) -> None:
@@ -145,7 +145,7 @@ def test_without_any_whole_replica_the_next_rung_follows(tmp_path: Path, undistu
 
 @pytest.mark.parametrize("rank", [0, 3])
 def test_a_rank_that_waits_ends_with_the_run(tmp_path: Path, undisturbed: dict[str, Any], rank: int) -> None:
-    """As the one that serves the store, and as another one."""
+    """The waiting rank is the one that serves the store, or another one."""
     run = Run(tmp_path / "run", settings(tmp_path, **SHARDS), 4, {(rank, 0): ("backward", 6)}, rejoin=False)
     results = run.go()
     idle = rank ^ 1
@@ -156,7 +156,7 @@ def test_a_rank_that_waits_ends_with_the_run(tmp_path: Path, undisturbed: dict[s
 
 @pytest.mark.parametrize("seed", range(3))
 def test_ranks_of_replicas_are_lost_at_any_time(tmp_path: Path, undisturbed: dict[str, Any], seed: int) -> None:
-    """As long as a replica is whole."""
+    """Ranks are lost only as long as a replica stays whole."""
     draw = random.Random(seed)
     run = Run(tmp_path / "run", settings(tmp_path, **(SHARDS if seed else THREE)), 4 if seed else 6)
     killed, faults, due = set[int](), 3, time.monotonic() + draw.uniform(1.0, 3.0)
@@ -166,7 +166,7 @@ def test_ranks_of_replicas_are_lost_at_any_time(tmp_path: Path, undisturbed: dic
         killed -= run.absent
         trains = [rank for rank in range(run.size) if run.progress(rank).get("group") == run.attempt]
         gone = run.absent | killed
-        # Whoever has just come again may not have got the state yet.
+        # A rank that has just come back may not have received the state yet.
         whole = [unit for unit in range(run.size // 2) if not {2 * unit, 2 * unit + 1} & gone]
         whole = [unit for unit in whole if {2 * unit, 2 * unit + 1} <= {*trains}]
         may = [rank for rank in range(run.size) if rank not in gone and whole and [rank // 2] != whole]
@@ -201,7 +201,7 @@ def test_what_a_hook_keeps_of_shards_goes_by_place_too(tmp_path: Path) -> None:
 
 
 class Dropping(Planned):
-    """Draws random numbers for what ranks that share each layer have alike."""
+    """Draws random numbers, where ranks that share each layer must draw the same ones."""
 
     def model(self) -> nn.Module:
         return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Dropout(0.3), nn.Linear(8, 3))

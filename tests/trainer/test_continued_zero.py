@@ -1,4 +1,4 @@
-"""With ZeRO-1 the run goes on too when ranks are lost: a neighbour has the same shard of the optimizer's state."""
+"""With ZeRO-1 a run also continues when ranks are lost: a neighbour holds the same shard of the optimizer's state."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def settings(path: Any = None, rule: str = "adamw", **changes: Any) -> Config:
 
 @pytest.fixture(scope="module")
 def undisturbed() -> dict[str, Any]:
-    """Returns what one rank makes of the run with each rule, alone."""
+    """Returns the results of one rank that trains the whole run, for each rule."""
     return {rule: run_ranks(1, train, settings(rule=rule))[0] for rule in RULES}
 
 
 def check_moments(results: list[Any]) -> None:
-    """Both ranks that hold a shard have the same, but for rounding: torch's kernels add in another way where a tensor
-    lies elsewhere in memory.
+    """Check that both ranks that hold a shard have the same numbers, up to rounding: torch's kernels add in another
+    order if a tensor lies elsewhere in memory.
     """
     found = dict[int, list[Any]]()
     for result in results:
@@ -112,7 +112,9 @@ def test_a_rank_is_lost_in_an_evaluation_or_a_save(
 def test_a_rank_that_has_not_begun_the_update_is_given_the_gradients(
     tmp_path: Path, undisturbed: dict[str, Any], lost: str, rule: str
 ) -> None:
-    """Rank 0 has made it. Shard 1 is rank 1's, which hasn't, and rank 2's, which is lost: nobody has it at the step."""
+    """Rank 0 has made the update. Shard 1 is held by rank 1, which hasn't, and rank 2, which is lost, so no rank holds
+    it at this step.
+    """
     run = go(tmp_path, undisturbed, 3, {(1, 0): ("lagging", 6), (2, 0): (lost, 6)}, rule)
     assert "interrupted after step 6" in (run.folder / "said-1").read_text()
 
@@ -130,11 +132,11 @@ def test_a_rank_that_lacks_some_weights_is_given_those_of_one_that_has_all(
 def test_another_rank_is_lost_while_a_group_is_formed(
     tmp_path: Path, undisturbed: dict[str, Any], first: str, where: str
 ) -> None:
-    """Of the other two one has begun the update, where any has, and the other one hasn't."""
+    """If any rank has begun the update, one of the other two has begun it and the other hasn't."""
     faults: Faults = {(0, 0): (first, 6), (1, 0): ("lagging", 6), (2, 0): (where, ANY)}
 
     def lets_in(run: Run) -> None:
-        """Rank 0 would else be back, on a busy machine, before the others have met without it."""
+        """Otherwise rank 0 could be back, on a busy machine, before the others have met without it."""
         run.lets_in = len(run.orders) > 1
 
     run = go(tmp_path, undisturbed, 4, faults, meanwhile=lets_in)
@@ -150,7 +152,7 @@ def test_a_rank_is_lost_while_it_joins_and_joins_when_it_has_come_again(
 
 
 def test_a_neighbour_is_lost_when_the_other_one_has_come_again(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
-    """What it has been given is all that there is of two shards."""
+    """The rank that came back holds the only copy of two shards."""
 
     def fault(run: Run) -> None:
         if len(run.orders) == 2 and run.is_whole() and run.lives[2] == 0:
@@ -179,7 +181,7 @@ def test_where_both_ranks_that_hold_a_shard_are_lost_none_goes_on(tmp_path: Path
 
 @pytest.mark.parametrize("seed", range(4))
 def test_ranks_are_lost_at_any_time(tmp_path: Path, undisturbed: dict[str, Any], seed: int) -> None:
-    """But not two that hold the same shard."""
+    """Ranks are lost at random times, but never two that hold the same shard."""
     draw, size = random.Random(seed), (2, 3, 4, 4)[seed]
     run = Run(tmp_path / "run", settings(tmp_path), size)
     killed = set[int]()  # not known to the agent yet
@@ -205,7 +207,7 @@ def test_ranks_are_lost_at_any_time(tmp_path: Path, undisturbed: dict[str, Any],
 
 
 def test_a_rank_that_joins_is_not_there_for_its_neighbour_before_it_has_its_shards(tmp_path: Path) -> None:
-    """Rank 1 is to be given what it lost by rank 2, which is lost before it could."""
+    """Rank 2 should give rank 1 what it lost, but is lost before it can."""
     run = Run(tmp_path / "run", settings(tmp_path), 3, {(1, 0): ("stepped", 5), (2, 0): ("welcoming", ANY)})
     results = run.go()
     assert "no rank that is left has shard 1 of the optimizer's state, which ranks 1 and 2 held" in results[0], (
@@ -307,7 +309,7 @@ def test_every_weight_is_given_by_one_rank_that_is_present(absent: tuple[int, ..
     [([0, 1, 2], 7, "finished"), ([0, 2], 7, "made"), ([0, 2], 5, "finished")],
 )
 def test_a_snapshot_without_a_ranks_part_takes_the_place_of_none(present: list[int], step: int, expected: str) -> None:
-    """In the first step of an attempt there are no snapshots, and what it changes is found out."""
+    """There are no snapshots in an attempt's first step, in which the run finds out what the step changes."""
     memory, called = PartsInMemory.__new__(PartsInMemory), list[str]()
     world, state = SimpleNamespace(present=present, size=3), SimpleNamespace(step=4)
     run = cast("Any", SimpleNamespace(world=world, train=state, optimizer=Mirrored.__new__(Mirrored)))

@@ -1,8 +1,8 @@
-"""A script whose device lags behind the host trains on when ranks are lost: what the host has queued beyond the last
-step that the device has made is taken back, and made again (`recovery/keeper`, `steps`, `continuation`).
+"""A script whose device lags behind the host trains on when ranks are lost. The steps that the host has queued beyond
+the device's last completed step are taken back and repeated (`recovery/keeper`, `steps`, `continuation`).
 
-The device is a fake in each rank (`fake_device`), whose collectives are gloo's: it waits in one until its group is
-ended, and then works off what is queued, as a GPU does with NCCL. The host is up to two steps ahead.
+Each rank has a fake device (`fake_device`), whose collectives are gloo's. It waits in a collective until its group is
+ended, and then works through its queue, as a GPU does with NCCL. The host is up to two steps ahead.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STEPS = 120
 
 
 class Momentum(torch.optim.Optimizer):
-    """SGD with momentum, whose steps are queued, and can be left out, as torch's fused optimizers'."""
+    """Makes SGD steps with momentum, which are queued and can be left out, like those of torch's fused optimizers."""
 
     _step_supports_amp_scaling = True
 
@@ -59,7 +59,7 @@ def script(folder: Path, settings: dict[str, Any]) -> None:
     torch.set_default_dtype(torch.float64)
     dist.init_process_group("gloo")
     rank = dist.get_rank()
-    devices = dist.new_group()  # its own, as NCCL's is: the device comes to a collective when it comes to it
+    devices = dist.new_group()  # its own, as NCCL's is: the device enters a collective when its queue gets there
     torch.manual_seed(0)
     model = nn.Linear(6, 1, bias=False)
     model.register_buffer("seen", torch.zeros(3))

@@ -1,5 +1,5 @@
-"""A script with `Recovery` and `parts` trains on in its processes when ranks are lost, by the whole global batch, and
-its end is that of an undisturbed run (`recovery/continuation`, `continuing`).
+"""A script with `Recovery` and `parts` trains on in its processes when ranks are lost, with the whole global batch, and
+ends as an undisturbed run does (`recovery/continuation`, `continuing`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STEPS = 150
 
 
 def script(folder: Path, settings: dict[str, Any]) -> None:
-    """Train by a loop of one's own, in fp64; each rank leaves its weights."""
+    """Train by a hand-written loop, in fp64; each rank writes its weights."""
     from trainloop.recovery import Recovery
 
     torch.set_default_dtype(torch.float64)
@@ -112,7 +112,7 @@ def test_random_faults_repeat_no_step_and_lose_no_sample(started: Any, seed: int
         absent = sorted(ranks.absent)
         ranks.begin_to_join(*absent)
         ranks.join(*absent)
-        ranks.formed()  # before that those who are lost next may be the only ones that have the state
+        ranks.formed()  # before that, the ranks that are lost next may be the only ones with the state
     for state in ends(ranks):
         assert_same(state, undisturbed)
 

@@ -25,11 +25,11 @@ pytestmark = pytest.mark.torch
 
 
 def test_every_sample_is_seen_once_when_the_number_of_ranks_changes_in_mid_epoch(tmp_path: Path) -> None:
-    """The learning rate goes on where it was, too."""
+    """The learning rate also continues where it was."""
     changes: dict[str, Any] = {**UNEVEN, "epochs": 1, "steps": None, "batch": {"size": 4}}
     before = run_ranks(2, train, config(tmp_path, **changes), 2)
     after = run_ranks(4, train, config(tmp_path, **changes))
-    # A rank that goes on makes a pass over its next sample first (the rehearsal), which is no training.
+    # A rank that continues first makes a pass over its next sample (the rehearsal), which isn't training.
     assert all(rank["seen"][0] == rank["seen"][1] for rank in after)
     seen = [*(rank["seen"] for rank in before), *(rank["seen"][1:] for rank in after)]
     assert sorted(sample for samples in seen for sample in samples) == [*range(20)]
@@ -44,7 +44,7 @@ def test_the_global_batch_of_the_first_start_is_kept_when_the_number_of_ranks_ch
 
 
 def test_a_checkpoint_of_before_that_has_a_position_alone_is_gone_on_from() -> None:
-    """24 samples of 20 are an epoch and 4 samples; the next steps are of 8 and 8, and then the third epoch's."""
+    """24 samples of 20 are an epoch and 4 samples; the next steps have 8 and 8, and then the third epoch begins."""
     task, world = Toy({"samples": 20}), World(0, 1, 0, 1, torch.device("cpu"), "gloo")
     loader = Loader(DataSettings(), task, Sampler(20, 8, 8, 5, False), world)
     assert loader.start(24, {}) == []
@@ -58,7 +58,7 @@ def test_a_checkpoint_of_before_that_has_a_position_alone_is_gone_on_from() -> N
 
 
 class ReadBy(Toy):
-    """Each batch says which process has read it."""
+    """Each batch records which process has read it."""
 
     def collate(self, samples: list[Any]) -> Any:
         return {**super().collate(samples), "reader": os.getpid()}
@@ -71,7 +71,7 @@ class ReadBy(Toy):
 
 
 def _with_other_shares(settings: Config) -> dict[str, Any]:
-    """Train, with other shares after steps 2 and 10; returns each pass' samples, reader and length."""
+    """Train, with other shares after steps 2 and 10; returns each pass's samples, reader and length."""
     with joined(settings.distributed) as world:
         trainer = Trainer(settings, world)
         shares = {2: [0.75, 0.25], 10: [0.25, 0.75]}
@@ -86,8 +86,8 @@ def _with_other_shares(settings: Config) -> dict[str, Any]:
 
 
 def test_loader_processes_live_on_when_shares_change_and_when_a_run_goes_back(tmp_path: Path) -> None:
-    """Steps 6 to 8 are odd, so the run goes back from 8 to 4: 16 steps and those 4, of 8 samples each of 40, are four
-    epochs of which no sample is left out or read twice. New shares hold once what was read ahead is done.
+    """Steps 6 to 8 are odd, so the run goes back from 8 to 4. 16 steps and those 4, each of 8 samples of 40, are four
+    epochs, in which no sample is left out or read twice. New shares apply once the samples read ahead are used.
     """
     workers, prefetch = 2, 1
     task = {"name": "tests.trainer.test_data_order:ReadBy", "options": {"poison": [6, 7, 8], "factor": math.nan}}
@@ -98,14 +98,14 @@ def test_loader_processes_live_on_when_shares_change_and_when_a_run_goes_back(tm
     assert "went back to step 4" in (tmp_path / "report" / "metrics.jsonl").read_text()
     assert [len(set(rank["readers"])) for rank in ranks] == [workers, workers]
     assert sorted(sample for rank in ranks for sample in rank["seen"]) == sorted(list(range(40)) * 4)
-    # Steps 5 to 8 are made twice, on other data: the change after step 10 comes after 14 passes.
+    # Steps 5 to 8 are made twice, on other data, so the change after step 10 comes after 14 passes.
     ahead = workers * prefetch
     lengths = [4] * (2 + ahead) + [6] * (14 - 2) + [2] * (20 - 14 - ahead)
     assert [rank["lengths"] for rank in ranks] == [lengths, [8 - length if length != 4 else 4 for length in lengths]]
 
 
 class Words(NamedTuple):
-    """A part of a batch, as a library may give it."""
+    """Plays a part of a batch, as a library may give it."""
 
     text: list[str]
     points: torch.Tensor
@@ -113,7 +113,7 @@ class Words(NamedTuple):
 
 @dataclass(frozen=True)
 class Labels:
-    """Another part."""
+    """Plays another part."""
 
     labels: torch.Tensor
     names: tuple[str, ...]
@@ -136,7 +136,7 @@ def _nest(batch: dict[str, Any]) -> list[Any]:
 
 
 class Nested(Toy):
-    """The toy task's batches as a list of a dict, a UserDict and a dataclass, with text and numbers in them."""
+    """Gives the toy task's batches as a list of a dict, a UserDict and a dataclass, which contain text and numbers."""
 
     def collate(self, samples: list[Any]) -> Any:
         return _nest(super().collate(samples))
@@ -158,7 +158,7 @@ class Nested(Toy):
 
 
 def test_nested_batches_train_as_flat_ones_do(tmp_path: Path) -> None:
-    """Through loader processes, evaluation, verification and resume."""
+    """They go through loader processes, evaluation, verification and resume."""
     nested = {"task": {"name": "tests.trainer.test_data_order:Nested"}, "data": {"workers": 1}}
     run_ranks(2, train, config(tmp_path, **nested), 3)
     resumed = run_ranks(2, train, config(tmp_path, **nested))[0]

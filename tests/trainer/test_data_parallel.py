@@ -24,7 +24,7 @@ WORDS = {"task": {"name": "tests.trainer.toy:Words", "options": {"samples": 21}}
 
 @pytest.fixture(scope="module")
 def alone() -> dict[str, dict[str, Any]]:
-    """Returns what the same runs give in one process."""
+    """Returns the results of the same runs in one process."""
     return {
         name: run_ranks(1, train, config(**changes))[0] for name, changes in {"toy": UNEVEN, "words": WORDS}.items()
     }
@@ -41,14 +41,16 @@ def test_ranks_together_take_the_steps_that_one_process_takes(alone: dict[str, d
 def test_accumulated_micro_batches_with_uneven_padding_equal_the_big_batch(
     alone: dict[str, dict[str, Any]], ranks: int
 ) -> None:
-    """Three ranks and passes of at most two sequences: every micro-batch has another number of tokens."""
+    """With three ranks and passes of at most two sequences, every micro-batch has a different number of tokens."""
     accumulated = run_ranks(ranks, train, config(**WORDS, batch={"size": 8, "per_rank": 2}))
     for rank in accumulated:
         assert largest_difference(rank["weights"], alone["words"]["weights"]) < 1e-12
 
 
 def test_a_rank_without_samples_enters_the_collectives(alone: dict[str, dict[str, Any]]) -> None:
-    """21 samples in batches of 8 leave an epoch's last step 5, and in batches of 10 one for two ranks."""
+    """With 21 samples, an epoch's last step has 5 samples in batches of 8, and in batches of 10 only one for
+    two ranks.
+    """
     changes = {**WORDS, "batch": {"size": 10}, "steps": 6}
     one = run_ranks(1, train, config(**changes))[0]
     two = run_ranks(2, train, config(**changes))
@@ -61,7 +63,7 @@ def test_loader_processes_give_the_same_batches_as_reading_in_place(alone: dict[
 
 
 def test_the_step_is_bounded_by_the_clipped_norm() -> None:
-    """With plain SGD the update is lr x gradient, so its norm is at most lr x max_norm, also when the gradient is
+    """With plain SGD the update is lr x gradient, so its norm is at most lr x max_norm, even if the gradient is
     large.
     """
     [(update, norm)] = run_ranks(1, _one_clipped_step)
@@ -86,7 +88,7 @@ def _one_clipped_step() -> tuple[float, float]:
 
 @pytest.mark.parametrize(("ranks", "strategy"), [(1, "ddp"), (2, "fsdp")])
 def test_without_a_max_norm_gradients_stay_as_they_are_however_large(ranks: int, strategy: str) -> None:
-    """The squares of 1e30 are too large for single precision, so the norm is infinite, and no number to divide by."""
+    """The squares of 1e30 overflow single precision, so the norm is infinite, and can't be a divisor."""
     assert run_ranks(ranks, _left_alone, strategy) == [(True, float("inf"))] * ranks
 
 
@@ -102,12 +104,14 @@ def _left_alone(strategy: str) -> tuple[bool, float]:
 
 
 def test_sending_begins_before_all_gradients_are_there() -> None:
-    """DDP's own first bucket is small; with a size that is given it would be as large as the others, here all."""
+    """DDP's default first bucket is small; with a given size it would be as large as the others, which is everything
+    here.
+    """
     assert run_ranks(2, _buckets) == [2, 2]
 
 
 def _buckets() -> int:
-    """Returns how many buckets a step sends of 16 layers of 0.25 MiB, when DDP has ordered them."""
+    """Returns how many buckets a step sends, for 16 layers of 0.25 MiB, once DDP has reordered them."""
     settings = config(**toy(double=False, hidden=256, depth=16), precision={"compute": "fp32"}, parallel={}, steps=3)
     with joined(settings.distributed) as world:
         trainer = Trainer(settings, world)

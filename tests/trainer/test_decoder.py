@@ -1,4 +1,4 @@
-"""The example of a decoder of a billion parameters, and its benchmark, at sizes that a CPU can take."""
+"""The example of a decoder with a billion parameters, and its benchmark, work at sizes that a CPU can handle."""
 
 from __future__ import annotations
 
@@ -74,7 +74,9 @@ def test_the_benchmark_runs_on_a_cpu_and_says_that_it_measures_nothing() -> None
 
 
 def test_the_share_of_the_peak_is_counted_by_the_card() -> None:
-    """GPT-3's 175 billion parameters are the example of PaLM's appendix B: attention is a few per cent of them."""
+    """GPT-3's 175 billion parameters are the example of PaLM's appendix B: attention is a few percent of the
+    operations.
+    """
     assert bench.operations(175 * 10**9, 96, 12288, 2048) == 6 * 175 * 10**9 + 12 * 96 * 12288 * 2048
     names = {"NVIDIA H100 80GB HBM3": 989, "NVIDIA H100 PCIe": 756, "NVIDIA H200": 989, "NVIDIA A100-SXM4-80GB": 312}
     names |= {"NVIDIA L40S": 362, "NVIDIA B200": 2250, "NVIDIA L4": 121}
@@ -93,7 +95,7 @@ def test_the_share_of_the_peak_is_counted_by_the_card() -> None:
         "stallSeconds": {"checkpoint": 0.2, "allocation": 5.0},
     }
     text = bench.table(found)
-    # 6.8 billion operations a token, 81,920 tokens a second.
+    # 6.8 billion operations per token, 81,920 tokens per second.
     assert "bare           400.00     81,920   56.4%   53.0%     60.00" in text
     assert "trainloop over bare: 0.20 ms a step (0.05%)" in text
     assert "a checkpoint: 0.200 s, 0.05% of 1,000 steps' time, and once 5.0 s for the memory" in text

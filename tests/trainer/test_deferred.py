@@ -1,4 +1,4 @@
-"""A model is made without memory for it, and its weights are the constructor's own (`parallel/deferred`)."""
+"""A model is built without memory for it, and its weights equal the constructor's own (`parallel/deferred`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MIB = 1 << 20
 
 
 class Many(nn.Module):
-    """Sets its weights in all the ways that torch has, and in its own."""
+    """Sets its weights in all the ways that torch offers, and in one of its own."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ def test_weights_and_buffers_are_the_constructors_own_to_the_bit(name: str) -> N
 
 
 class Reads(nn.Linear):
-    """Looks at its weights while it is made."""
+    """Reads its weights during construction."""
 
     def __init__(self) -> None:
         super().__init__(2, 2)
@@ -95,7 +95,7 @@ class Keeps(nn.Linear):
 
 
 class Leaves(nn.Module):
-    """Gives a parameter no value."""
+    """Leaves a parameter uninitialised."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ def test_a_model_that_cannot_be_made_without_memory_is_refused(made: type[nn.Mod
 
 
 class Large(Toy):
-    """Has 128 MiB of weights in 32 layers; `reads`: its constructor reads them."""
+    """Has 128 MiB of weights in 32 layers; with `reads`, its constructor reads them."""
 
     def model(self) -> nn.Module:
         layers = [nn.Linear(1024, 1024, bias=False) for _ in range(32)]
@@ -125,14 +125,14 @@ class Large(Toy):
 def test_a_rank_that_starts_holds_its_shards_and_one_whole_tensor() -> None:
     for most, first in run_ranks(4, _start, False):
         assert first == pytest.approx(1 / 32, rel=0.1)  # uniform between +-1/32
-        assert 36 * MIB <= most < 37 * MIB  # a quarter of the layers, one layer, and what is small
+        assert 36 * MIB <= most < 37 * MIB  # a quarter of the layers, one layer, and small tensors
     for most, first in run_ranks(4, _start, True):
         assert first == pytest.approx(1 / 32, rel=0.1)
         assert most > 128 * MIB
 
 
 def _start(reads: bool) -> tuple[int, float]:
-    """Returns how many bytes of tensors this rank has had at most, and the largest number in its part of a layer."""
+    """Returns the most bytes of tensors that this rank has held, and the largest number in its part of a layer."""
     task: dict[str, Any] = {"name": "tests.trainer.test_deferred:Large", "options": {"reads": reads}}
     changes = {"task": task, "parallel": {"strategy": "fsdp"}, "precision": {"compute": "fp32"}}
     with joined(config().distributed) as world:

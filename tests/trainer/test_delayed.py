@@ -1,4 +1,4 @@
-"""A delayed group of parameters is stepped every k steps with the mean of their gradients."""
+"""A delayed group of parameters steps every k steps, with the mean of their gradients."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ PLAIN: dict[str, Any] = {
 
 
 def test_a_delayed_group_is_stepped_every_k_steps_with_the_mean_of_their_gradients() -> None:
-    """By hand, in one process: everything else steps every step, the group on the mean gradient of two."""
+    """The comparison is by hand, in one process: everything else steps every step, the group on the mean gradient of
+    two.
+    """
     [by_hand] = run_ranks(1, _two_optimizers_by_hand, config(**PLAIN), 2, ())
     for ranks in (1, 2):
         runs = run_ranks(ranks, train, config(**PLAIN, delayed={"pattern": "^0", "every": 2}))
@@ -49,7 +51,7 @@ def test_a_step_that_is_left_out_takes_no_other_steps_gradients_along(odd: int, 
 
 
 def test_the_steps_that_wait_survive_a_resume(tmp_path: Path) -> None:
-    """Of steps 1 to 3 one was left out; the group steps after the fourth one, on the mean of the three."""
+    """One of steps 1 to 3 was left out; the group steps after the fourth, on the mean of the other three."""
     [by_hand] = run_ranks(1, _two_optimizers_by_hand, config(**PLAIN), 4, (2,))
     sections = {**PLAIN, "delayed": {"pattern": "^0", "every": 4}}
     run_ranks(2, train, config(tmp_path, **sections, **toy(poison=[2], factor=math.nan)), 3)

@@ -1,4 +1,4 @@
-"""What ranks measure is put together, so that results that aren't sums (AUC, F1) are those of one process
+"""The ranks' measurements are gathered, so results that aren't sums (AUC, F1) equal those of one process
 (`evaluation`).
 """
 
@@ -21,7 +21,9 @@ pytestmark = pytest.mark.torch
 
 
 class Scores(Toy):
-    """Scores samples for being of class 0, in tenths, so that there are ties; some samples have no words, some two."""
+    """Scores how likely samples are of class 0, in tenths, so that there are ties; some samples have no words, some
+    two.
+    """
 
     def measure(self, model: Any, batch: Any) -> dict[str, torch.Tensor]:
         scores = (10 * model(batch["points"]).softmax(1)[:, 0]).round() / 10
@@ -41,7 +43,7 @@ class Scores(Toy):
 
 
 def _auc(scores: torch.Tensor, true: torch.Tensor) -> torch.Tensor:
-    """By ranks, ties sharing theirs (Mann and Whitney 1947)."""
+    """Returns the AUC by ranks; equal scores share theirs (Mann and Whitney 1947)."""
     below = (scores.unsqueeze(0) < scores.unsqueeze(1)).sum(1) + (
         (scores.unsqueeze(0) == scores.unsqueeze(1)).sum(1) + 1
     ) / 2
@@ -50,7 +52,7 @@ def _auc(scores: torch.Tensor, true: torch.Tensor) -> torch.Tensor:
 
 
 def _evaluated(settings: Config) -> dict[str, Any]:
-    """Train; returns weights, results and what `results` was given."""
+    """Train; returns the weights, the results and the arguments of `results`."""
     with joined(settings.distributed) as world:
         trainer = Trainer(settings, world)
         trainer.run()
@@ -60,8 +62,8 @@ def _evaluated(settings: Config) -> dict[str, Any]:
 
 
 def _plainly(weights: dict[str, torch.Tensor], samples: list[Any]) -> dict[str, float]:
-    """Returns accuracy, AUC and F1 in one process, by their definitions: AUC is how often a sample of the class has a
-    higher score than one of another, a tie being half.
+    """Returns accuracy, AUC and F1 in one process, by their definitions. AUC is how often a sample of the class has a
+    higher score than one of another class; a tie counts as half.
     """
     model = Scores({}).model().double()
     model.load_state_dict(weights)
@@ -86,8 +88,8 @@ def _plainly(weights: dict[str, torch.Tensor], samples: list[Any]) -> dict[str, 
     ("ranks", "strategy", "samples"), [(1, "ddp", None), (2, "ddp", 11), (2, "fsdp", None), (4, "ddp", None)]
 )
 def test_auc_and_f1_are_those_of_one_process(ranks: int, strategy: str, samples: int | None) -> None:
-    """Passes of 3 samples a rank over 20 or 11: at two ranks the last pass has 2 samples or 5, at four 8, of which one
-    rank has none to spare and another none at all where 11 are cut.
+    """Each rank's passes have 3 samples, of 20 or 11 in all, so the last pass is short: with two ranks it has 2 or 5
+    samples, with four 8 or 11, and a rank may have none.
     """
     task = {"name": "tests.trainer.test_evaluation:Scores"}
     evaluation = {"batch": 3, "samples": samples}
@@ -103,14 +105,14 @@ def test_auc_and_f1_are_those_of_one_process(ranks: int, strategy: str, samples:
 
 
 class Squeezes(Scores):
-    """Drops the first dimension where a batch has one sample, a common mistake."""
+    """Drops the first dimension if a batch has one sample, a common mistake."""
 
     def measure(self, model: Any, batch: Any) -> dict[str, torch.Tensor]:
         return {name: value.squeeze() for name, value in super().measure(model, batch).items()}
 
 
 def test_rows_in_one_batch_and_a_scalar_in_another_are_a_sentence_on_every_rank() -> None:
-    """The third rank's only pass is over one sample, the fourth's is a spare one."""
+    """The third rank's only pass has one sample; the fourth's is a spare one."""
     task = {"name": "tests.trainer.test_evaluation:Squeezes"}
     with pytest.raises(RankFailed, match="TrainingError: the task's measure gives 'scores' in shapes") as failed:
         run_ranks(4, train, config(task=task, evaluation={"samples": 5, "batch": 2}))

@@ -1,4 +1,4 @@
-"""The image's examples train: a script with the heartbeat, DeepSpeed's, and tasks and hooks of one's own."""
+"""The image's examples train: a script with the heartbeat, DeepSpeed's, and custom tasks and hooks."""
 
 from __future__ import annotations
 
@@ -90,7 +90,9 @@ def test_a_batch_that_cannot_be_shared_out_is_a_sentence(document: dict[str, Any
 
 @pytest.mark.torch
 def test_deepspeeds_zero_1_over_gloo_takes_ddps_steps() -> None:
-    """In single precision, to what rounding does in another order of adding. Needs `pip install deepspeed`."""
+    """In single precision they agree up to rounding, because the order of adding differs. Needs `pip install
+    deepspeed`.
+    """
     pytest.importorskip("deepspeed")
     changes: dict[str, Any] = {
         "task": {"name": "tests.trainer.toy:Toy", "options": {"double": False}},

@@ -1,4 +1,6 @@
-"""A run leaves its weights alone as safetensors; no rank holds more than a few of them whole (`checkpoints/export`)."""
+"""A run exports its weights alone as safetensors; no rank holds more than a few of them whole
+(`checkpoints/export`).
+"""
 
 from __future__ import annotations
 
@@ -25,14 +27,16 @@ from trainloop.trainer import Trainer
 pytestmark = pytest.mark.torch
 
 ODD = f"{__name__}:OddTask"
-#: Of `Planned`: one layer is cut along rows and one along columns.
+#: The plan of `Planned`: one layer is cut along rows and one along columns.
 PLAN = {"0": "columns", "2": "rows"}
-#: Bytes of one of `Large`'s matrices, of which it has `MATRICES`.
+#: The size in bytes of one of `Large`'s matrices, of which it has `MATRICES`.
 MATRIX, MATRICES = 4 << 20, 16
 
 
 class Odd(nn.Module):
-    """Has tied weights, a matrix in columns, a scalar, an empty tensor, other types, and a state that is no tensor."""
+    """Has tied weights, a matrix in columns, a scalar, an empty tensor, other types, and a state that isn't a
+    tensor.
+    """
 
     def __init__(self, in_columns: bool = True) -> None:
         super().__init__()
@@ -60,7 +64,7 @@ class Odd(nn.Module):
 
 class OddTask(Toy):
     def model(self) -> nn.Module:
-        return Odd(not self.options.get("fsdp"))  # FSDP2 refuses matrices in columns
+        return Odd(not self.options.get("fsdp"))  # FSDP2 rejects matrices in columns
 
 
 class Large(Toy):
@@ -123,7 +127,7 @@ def test_the_bytes_are_those_of_safetensors_own_writer(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("ranks", "tensor"), [(1, 1), (2, 1), (4, 2)])
 def test_no_rank_holds_more_than_a_few_tensors_whole(tmp_path: Path, ranks: int, tensor: int) -> None:
-    """Gathering all of them, and a copy of each, as save_file needs it, would be 32 matrices."""
+    """Gathering all of them, with a copy of each for save_file, would take 32 matrices."""
     task = {"name": f"{__name__}:{'Large' if tensor == 1 else 'LargePlanned'}"}
     parallel = {"strategy": "fsdp", "tensor": tensor}
     settings = config(tmp_path, task=task, parallel=parallel, precision={"compute": "fp32"})
@@ -139,7 +143,7 @@ class LargePlanned(Large):
 
 
 def _export_of_a_start(settings: Config) -> int:
-    """Returns how many bytes of tensors the export held at most, beyond the model's own."""
+    """Returns the most bytes of tensors that the export held, beyond the model's own."""
     with joined(settings.distributed) as world:
         trainer = Trainer(settings, world)
         assert trainer.checkpoints is not None

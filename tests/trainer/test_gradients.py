@@ -1,4 +1,4 @@
-"""Parameters without a gradient and ranks whose parameters differ are named."""
+"""Errors name parameters without a gradient, and ranks whose parameters differ."""
 
 from __future__ import annotations
 

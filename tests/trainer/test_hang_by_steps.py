@@ -1,4 +1,4 @@
-"""Forty simulated hangs with steps of 20 ms: what the ranks report must not be older than what decides."""
+"""In forty simulated hangs with steps of 20 ms, the ranks' reports are as new as the values that decide."""
 
 from __future__ import annotations
 
@@ -23,36 +23,38 @@ STEP_SECONDS, LIMIT = 0.02, 24.0
 
 
 class SparingScript:
-    """A script of somebody's own that writes the file at most every 0.2 s, and no counter."""
+    """Writes the file at most every 0.2 s, as a user's script may, and has no counter."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
         self._path, self._clock, self._written = path, clock, -1.0
 
     def begin(self, step: int) -> None:
-        """Nothing is reported before the first step."""
+        """Report nothing before the first step."""
 
     def step(self, step: int) -> None:
-        """Report a step, where the last report is old enough."""
+        """Report a step if the last report is old enough."""
         if self._clock.now - self._written >= 0.2:
             self._path.write_text(json.dumps({"step": step}))
             self._written = self._clock.now
 
 
 class Clock:
-    """The ranks' clock, which stands still between events. It is the module `time` to what reports progress."""
+    """Plays the ranks' clock, which advances only by events. It replaces the module `time` for progress reports."""
 
     def __init__(self, now: float) -> None:
         self.now = now
 
     def monotonic(self) -> float:
-        """Returns the seconds of this clock."""
+        """Returns this clock's seconds."""
         return self.now
 
     time = monotonic
 
 
 def states_after_a_hang(folder: Path, clock: Clock, ranks: list[Any]) -> dict[int, RankState]:
-    """Both ranks finish step 79, a little apart; rank 1 then sleeps in its forward pass, and rank 0 waits for it."""
+    """Both ranks finish step 79 at slightly different times; rank 1 then sleeps in its forward pass, and rank 0 waits
+    for it.
+    """
     environ = {"TRAINMASTER_WORKER": "0", "NPROC_PER_NODE": "2", "TRAINMASTER_PROGRESS_TIMEOUT": f"{LIMIT:g}"}
     settings = read_settings({**environment(), **environ, "TRAINMASTER_STATE_DIR": str(folder)})
     started = clock.now

@@ -1,4 +1,4 @@
-"""Hooks are called at four places with the trainer, and what they keep is in the checkpoint (`trainer`, `state`)."""
+"""Hooks are called at four places with the trainer, and their state is in the checkpoint (`trainer`, `state`)."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ MANY = [f"tests.trainer.test_hooks:{name}" for name in ("average", "shadow", "ow
 
 
 def average(trainer: Trainer) -> None:
-    """Keeps an exponential average of the weights, as torch has it."""
+    """Keeps an exponential average of the weights, by torch's own class."""
     ema = AveragedModel(trainer.replica.model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
     trainer.after_step.append(lambda trainer: ema.update_parameters(trainer.replica.model))
     trainer.stateful["ema"] = ema
 
 
 class Shadow:
-    """Keeps averages of the weights as they are spread: under FSDP2 its tensors are DTensors."""
+    """Keeps averages of the weights as they are sharded: under FSDP2 its tensors are DTensors."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.tensors = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
@@ -41,7 +41,7 @@ class Shadow:
             slower.lerp_(self.tensors[name].lerp_(parameter.detach(), 0.1), 0.1)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns what is looked up by name, and what has an order, as torch_ema's `shadow_params`."""
+        """Returns one part by name and one as a list, like torch_ema's `shadow_params`."""
         return {"tensors": self.tensors, "slower": [self.slower[:1], tuple(self.slower[1:])]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -57,7 +57,7 @@ def shadow(trainer: Trainer) -> None:
 
 
 def own_schedule(trainer: Trainer) -> None:
-    """Lowers dropout step by step by a scheduler of torch, which has a state of its own."""
+    """Lowers dropout step by step with one of torch's schedulers, which has its own state."""
     [dropout] = [module for module in trainer.replica.model.modules() if isinstance(module, torch.nn.Dropout)]
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.5)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.8**step)
@@ -72,7 +72,7 @@ def own_schedule(trainer: Trainer) -> None:
 
 
 def record(trainer: Trainer) -> None:
-    """Writes where it was called into a file, with the step."""
+    """Writes the places where it was called to a file, with the step."""
     called = Path(trainer.config.metrics.path or "") / "called"
     for place in ("before_step", "after_step", "after_evaluation", "before_save"):
         hooks = getattr(trainer, place)
@@ -81,7 +81,7 @@ def record(trainer: Trainer) -> None:
 
 
 def run(settings: Config, steps: int | None = None) -> dict[str, Any]:
-    """Train to the end, or save and stop after `steps`; returns weights and the states of the hooks, whole."""
+    """Train to the end, or save and stop after `steps`; returns the weights and the hooks' states, whole."""
     with joined(settings.distributed) as world:
         trainer = Trainer(settings, world)
         if steps is None:
@@ -120,12 +120,14 @@ def test_what_hooks_keep_goes_on_to_the_bit(tmp_path: Path, strategy: str, hooks
 
 
 def test_what_hooks_keep_goes_back_with_a_roll_back(tmp_path: Path) -> None:
-    """Steps 11 to 13 are odd, the run goes back to step 10; what it keeps is then of 10 steps and those after 13."""
+    """Steps 11 to 13 are odd, and the run goes back to step 10; the hook's state is then of 10 steps and those after
+    13.
+    """
     odd = toy(poison=[11, 12, 13], factor=float("nan"))
     changes = {**odd, "steps": 14, "hooks": ["tests.trainer.test_hooks:count"], "anomaly": {"rollback_after": 3}}
     checkpoint = {"path": str(tmp_path / "checkpoints"), "every_steps": 10}
     [states] = run_ranks(1, run, config(tmp_path, **changes, checkpoint=checkpoint))
-    # The hook was called after the roll-back of step 13, too: a step of the loop that is at step 10 again.
+    # The hook was called after step 13's roll-back too, which is a loop step that ends at step 10 again.
     assert float(states["count.steps"]) == 10 + 1 + 4
 
 
@@ -167,7 +169,7 @@ def test_hooks_are_called_at_their_four_places_and_may_add_results(tmp_path: Pat
 
 
 def halve(trainer: Trainer) -> None:
-    """Sets a learning rate for each step, half of the one before."""
+    """Sets a learning rate for each step, half of the previous one."""
 
     def set_rates(trainer: Trainer) -> None:
         for group in trainer.optimizer.param_groups:
@@ -215,12 +217,12 @@ def test_a_hook_may_freeze_a_layer_and_train_it_again(tmp_path: Path, changes: d
 
 
 def train_all(trainer: Trainer) -> None:
-    """Trains what the model has frozen."""
+    """Trains the layers that the model has frozen."""
     trainer.before_step.append(lambda trainer: trainer.replica.model.requires_grad_(True))
 
 
 class Headless(Toy):
-    """Has a first layer that is frozen."""
+    """Has a frozen first layer."""
 
     def model(self) -> torch.nn.Module:
         model = super().model()

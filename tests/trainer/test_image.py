@@ -1,4 +1,4 @@
-"""The training image has a wheel and a Dockerfile with all that is needed, and examples without mistakes."""
+"""The training image has a complete wheel and Dockerfile, and examples without mistakes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_wheel_holds_the_loop_and_nothing_else(tmp_path: Path) -> None:
     folder = metadata.rpartition("/")[0]
     sources = {str(path.relative_to(TRAINER)) for path in (TRAINER / "trainloop").rglob("*.py")}
     assert {name for name in names if not name.startswith(f"{folder}/")} == sources | {"trainloop/py.typed"}
-    # A distribution called trainloop on PyPI is another program.
+    # A package called trainloop on PyPI is a different program.
     assert about["Name"] == "trainmaster-trainloop"
 
 

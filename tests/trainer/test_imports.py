@@ -1,4 +1,4 @@
-"""The loop's parts are given what they use: no circle of imports, and no part that takes the whole trainer."""
+"""The loop's parts receive what they use: imports have no circles, and no part takes the whole trainer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def circle_of(graph: grimp.ImportGraph, module: str) -> set[str]:
 
 
 def test_no_circle_of_imports_has_more_than_three_modules() -> None:
-    """Imports below TYPE_CHECKING and within functions count too."""
+    """Imports below TYPE_CHECKING and inside functions count too."""
     graph = grimp.build_graph("trainloop", cache_dir=None)
     circles = {module: circle_of(graph, module) for module in graph.modules}
     assert {name: sorted(circle) for name, circle in circles.items() if len(circle) > LARGEST_CIRCLE} == {}

@@ -1,4 +1,4 @@
-"""A run goes on from where it was last, can start from a tag, and its report says where it came from."""
+"""A run resumes where it was last, can start from a tag, and reports where it came from."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _resumed(tmp_path: Path) -> list[tuple[int, str]]:
 @pytest.mark.torch
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_run_that_starts_from_a_tag_is_the_run_that_was_there(tmp_path: Path, ranks: int) -> None:
-    """The same directory has later steps of another line; a restart goes on from what was saved since."""
+    """The same directory has later steps of another line; a restart continues from what was saved since."""
     here = tmp_path / "saved"
     through = run_ranks(ranks, train, config(tmp_path, **EXACT, **_saved(here)))
     storage.set_tag(storage.resolve(here, "step-000000004.1"), "good")
@@ -51,7 +51,7 @@ def test_a_run_that_starts_from_a_tag_is_the_run_that_was_there(tmp_path: Path, 
     assert storage.complete(here)[0].about["parent"] == "step-000000004.1"
     [other, *_] = run_ranks(ranks, train, config(tmp_path, **slower, **_saved(here, start_from="good")))
     assert other["state"].step == 8 and not same_bits(other["weights"], through[0]["weights"])
-    # Without `start_from` the run goes on where it was last, not from another line's higher step.
+    # Without `start_from` the run continues where it was last, rather than from another line's higher step.
     shutil.rmtree(storage.complete(here)[0].path)
     run_ranks(ranks, train, config(tmp_path, **slower, **_saved(here)))
     assert _resumed(tmp_path) == [(4, "step-000000004.1"), (7, "step-000000007.1"), (7, "step-000000007.1")]
@@ -128,7 +128,7 @@ def _alone() -> World:
 
 @pytest.mark.torch
 def test_a_tag_on_one_nodes_disk_is_enough(tmp_path: Path) -> None:
-    """Each rank has a disk of its own; only rank 1's has the tag, and rank 0's was replaced by an empty one."""
+    """Each rank has its own disk. Only rank 1's has the tag, and rank 0's was replaced by an empty one."""
     run_ranks(2, _on_own_disk, config(tmp_path, **EXACT), tmp_path, None, 4)
     shutil.rmtree(tmp_path / "disk0")
     storage.set_tag(storage.resolve(tmp_path / "disk1", "step-000000002.1"), "good")
@@ -153,7 +153,7 @@ def _on_own_disk(settings: Config, folder: Path, start: str | None, until: int) 
 
 @pytest.mark.torch
 def test_a_roll_back_follows_the_runs_own_line_and_leaves_what_has_a_tag(tmp_path: Path) -> None:
-    """An older run's step 4 lies between, and of this run's two the newer one, which has a tag, is damaged."""
+    """An older run's step 4 lies in between. The newer of this run's two checkpoints has a tag and is damaged."""
     here = tmp_path / "saved"
     run_ranks(1, train, config(tmp_path, **_saved(here), steps=4))
     changes = {**_saved(here, resume=False), "schedule": {"kind": "constant"}, "hooks": [f"{__name__}:damage_step_6"]}
@@ -185,7 +185,9 @@ def damage_step_6(trainer: Any) -> None:
 
 @pytest.mark.torch
 def test_another_lines_checkpoint_with_a_parents_name_is_no_ancestor(tmp_path: Path) -> None:
-    """Step 2 of the first line was deleted, and a second line has saved its own step 2 since, under the same name."""
+    """Step 2 of the first line was deleted, and since then a second line has saved its own step 2 under the
+    same name.
+    """
     saving.write(tmp_path, 2, {}, {"parent": None})
     storage.set_tag(saving.write(tmp_path, 4, {}, {"parent": "step-000000002.1"}), "good")
     assert run_ranks(1, _ancestors, tmp_path) == [["step-000000004.1", "step-000000002.1"]]

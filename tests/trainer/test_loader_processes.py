@@ -17,7 +17,7 @@ pytestmark = pytest.mark.torch
 
 
 def read_and_stay(readers: Path) -> None:
-    """Is a rank that stands still after its first batch."""
+    """Read a batch as a rank, then wait."""
     samples: Any = range(100)
     iterator: Any = read_ahead(samples, iter(samples), 2, 2, 0, pin_memory=False)
     assert next(iterator) == 0
@@ -27,7 +27,9 @@ def read_and_stay(readers: Path) -> None:
 
 
 def test_a_rank_that_is_killed_leaves_no_process_that_reads_for_it(tmp_path: Path) -> None:
-    """Their parent is the server that forked them, which lives on for them: they held their memory for ever."""
+    """Their parent is the server that forked them, and it lives on; without this, they would keep their memory
+    forever.
+    """
     rank = start_rank(read_and_stay, 0, 1, free_port(), tmp_path / "out", tmp_path / "readers")
     deadline = time.monotonic() + 60
     while not (tmp_path / "readers").exists():

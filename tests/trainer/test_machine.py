@@ -1,4 +1,6 @@
-"""One line names what the ranks run on (`distributed/diagnostics`), in the log, the report and the evidence."""
+"""One line names the ranks' hardware and software (`distributed/diagnostics`), in the log, the report and the
+evidence.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ H200 = "2 x NVIDIA H200, driver 580.65.06, CUDA 13.0, NCCL 2.28.9, peer access t
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Two GPUs, of which this rank has the second."""
+    """Makes two GPUs, of which this rank has the second."""
     (tmp_path / "version").write_text(
         "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (dvs-builder)\nGCC 12.2\n"
     )

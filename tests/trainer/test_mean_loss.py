@@ -1,4 +1,4 @@
-"""A loss that is a mean is said at every start, and looking for it changes nothing (`evaluation`)."""
+"""Every start reports a loss that is a mean, and checking for it changes nothing (`evaluation`)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Noisy(Toy):
 
 
 class Contrastive(Toy):
-    """Compares the samples of a batch with each other, so a single one has no loss."""
+    """Compares a batch's samples with each other, so a single one has no loss."""
 
     def loss(self, model: Model, batch: Batch) -> torch.Tensor:
         hidden = model(batch["points"])
@@ -48,7 +48,7 @@ class Contrastive(Toy):
 
 
 class Once(Mean):
-    """Counts a batch as one term, of which its mean is the sum."""
+    """Counts a batch as one term, so its mean is also its sum."""
 
     def count(self, batch: Batch) -> int:
         return 1

@@ -1,8 +1,8 @@
-"""What a survivor keeps, and a snapshot has, while the device lags behind the host, stalls for good, or is let go
-(`recovery/keeper`, `steps`, `slots`, `snapshots`, `generations`).
+"""Survivors and snapshots keep a consistent state while the device lags behind the host, stalls for good, or is
+released (`recovery/keeper`, `steps`, `slots`, `snapshots`, `generations`).
 
 The device is a fake (`fake_device`). A step on it is a forward that changes a buffer, a collective, and an optimizer's
-step; after step k the weights are all k, and so is the buffer.
+step. After step k all weights are k, and so is the buffer.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PLACE = Place("job", 1, 0, 1, 1)
 
 
 class Rule(torch.optim.Optimizer):
-    """Adds 1 to all weights, on the device; can leave a step out, as torch's fused optimizers can, where it `holds`."""
+    """Adds 1 to all weights, on the device; if it `holds`, it can leave a step out, as torch's fused optimizers can."""
 
     def __init__(self, device: FakeDevice, parameters: list[torch.Tensor], *, holds: bool = True) -> None:
         super().__init__(parameters, {"lr": 1.0, "fused": holds})
@@ -52,13 +52,13 @@ class Rule(torch.optim.Optimizer):
 
 
 class Run:
-    """A rank's loop."""
+    """Runs a rank's loop."""
 
     def __init__(
         self, directory: Path, device: FakeDevice, *, holds: bool = True, size: int = 100, attempt: int = 1
     ) -> None:
         self.device, self.directory, self.said, self.step = device, directory, list[str](), 0
-        #: What else the state has, by the step.
+        #: The state's further values, by step.
         self.more: Callable[[], dict[str, Any]] = dict
         self.model = nn.Linear(size, 1, bias=False)
         nn.init.zeros_(self.model.weight)
@@ -86,7 +86,7 @@ class Run:
         return self
 
     def queue_step(self, before: Callable[[], None] = lambda: None) -> None:
-        """Queue a step, of which `before` comes before the optimizer's."""
+        """Queue a step, in which `before` precedes the optimizer's step."""
         seen = self.model.get_buffer("seen")
         self.device.run(lambda: seen.data.add_(1))
         torch.autograd.graph.increment_version(seen)  # as the host does when it queues a change
@@ -110,7 +110,7 @@ def run(tmp_path: Path, device: FakeDevice) -> Run:
 
 
 def found(directory: Path, said: list[str] | None = None, attempt: int = 2) -> Any:
-    """Returns what the next attempt would go on from: its step, what the host had, weights and buffers."""
+    """Returns the state from which the next attempt would resume: its step, the host's value, weights and buffers."""
     next_place = Place("job", attempt, 0, 1, 1)
     for each in newest(next_place, Group(next_place), (said if said is not None else []).append, directory):
         state, buffers = each.first(), each.buffers(0)
@@ -126,7 +126,7 @@ def consistent(step: int) -> Any:
 def test_a_survivor_keeps_the_step_that_the_device_has_made_and_not_the_one_that_the_host_has_queued(run: Run) -> None:
     for _ in range(5):
         run.queue_step()
-    run.queue_step(run.device.collective)  # of which a rank is dead
+    run.queue_step(run.device.collective)  # in which a rank is dead
     run.device.waits.wait()
     for _ in range(AHEAD - 1):
         run.queue_step()
@@ -136,7 +136,7 @@ def test_a_survivor_keeps_the_step_that_the_device_has_made_and_not_the_one_that
 
 
 def test_a_survivor_whose_host_waits_for_the_device_keeps_its_state(run: Run) -> None:
-    """As in `loss.item()` between the optimizer's step and the step's end, and in all other places."""
+    """The host waits as in `loss.item()` between the optimizer's step and the step's end, and in all other places."""
     for _ in range(3):
         run.queue_step()
 
@@ -179,7 +179,7 @@ def test_a_device_that_is_only_slow_is_waited_for(run: Run) -> None:
 def test_a_collective_that_is_ended_while_the_state_is_copied_spoils_nothing(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is queued behind it then runs, and is nothing: the state stays that of the step before, also afterwards."""
+    """The work queued behind the collective then runs, but has no effect: the state remains that of the step before."""
     monkeypatch.setenv("TRAINMASTER_SAVING_FILE", str(run.directory / "saving"))  # an agent ends the rank in any case
     for _ in range(3):
         run.queue_step()
@@ -201,7 +201,7 @@ def test_a_collective_that_is_ended_while_the_state_is_copied_spoils_nothing(
 
 
 def test_a_state_that_changes_while_it_is_copied_is_never_sealed(tmp_path: Path, device: FakeDevice) -> None:
-    """An optimizer that can't leave a step out: here the collective ends well, because the rank was only late."""
+    """The optimizer can't leave a step out. Here the collective ends well, because the rank was only late."""
     run = Run(tmp_path, device, holds=False).begin()
     for _ in range(3):
         run.queue_step()
@@ -221,7 +221,7 @@ def test_a_state_that_changes_while_it_is_copied_is_never_sealed(tmp_path: Path,
 
 
 def test_a_snapshot_has_its_step_while_training_goes_on(tmp_path: Path, device: FakeDevice) -> None:
-    """What the device does next waits for the copy before it changes what is copied, and the host doesn't."""
+    """Before the device changes the copied tensors, it waits for the copy; the host doesn't wait."""
     run = Run(tmp_path, device).begin(snapshots=True)
     copying, go_on = threading.Event(), threading.Event()
 
@@ -249,7 +249,7 @@ def test_a_snapshot_has_its_step_while_training_goes_on(tmp_path: Path, device: 
 
 
 def test_generations_are_written_again_and_again(run: Run) -> None:
-    """Nothing is allocated after the first step; the newest state that is known to be whole is never written over."""
+    """Nothing is allocated after the first step, and the newest state known to be whole is never overwritten."""
     inodes = set[int]()
     for _ in range(8):
         run.queue_step()
@@ -274,7 +274,9 @@ def test_what_a_killed_rank_had_alone_is_there_as_far_as_its_device_had_got(run:
 
 
 def test_a_step_copies_the_buffers_that_it_changes_and_waits_for_nothing(run: Run) -> None:
-    """On the device first, in one call for each type, and from there to the host in one; masks stay where they are."""
+    """Buffers are first copied on the device, in one call for each type, and from there to the host in one. Masks stay
+    where they are.
+    """
     mask, seen = run.model.get_buffer("mask"), run.model.get_buffer("seen")
     for _ in range(2):
         run.queue_step()
@@ -287,13 +289,13 @@ def test_a_step_copies_the_buffers_that_it_changes_and_waits_for_nothing(run: Ru
 
 
 def test_a_buffer_that_begins_to_change_later_is_kept_as_it_was(run: Run) -> None:
-    """The host knows of the change while the device is a step before it."""
+    """The host knows of the change while the device is still a step behind."""
     mask = run.model.get_buffer("mask")
     for _ in range(3):
         run.queue_step()
     run.device.synchronize()
     run.queue_step(run.device.collective)
-    mask.zero_()  # in the fifth step, of which the device knows nothing yet
+    mask.zero_()  # in the fifth step, which the device hasn't begun
     run.keeper.save()
     for each in newest(Place("job", 2, 0, 1, 1), Group(PLACE), run.said.append, run.directory):
         assert each.step == 3 and each.buffers(0)["mask"].eq(1).all()
@@ -308,7 +310,7 @@ def test_a_planned_stop_writes_the_state_once(run: Run, monkeypatch: pytest.Monk
     assert signalled is not None
     os.write(signalled[1], bytes([15]))  # as SIGTERM's C handler does
     time.sleep(0.2)
-    run.queue_step()  # goes on to the step's end
+    run.queue_step()  # continues to the step's end
     assert found(run.directory) is None
     run.keeper.save()
     run.keeper.close()
@@ -331,7 +333,7 @@ def test_after_a_fault_the_state_is_written_at_once(run: Run, monkeypatch: pytes
 def test_a_state_that_grows_costs_no_new_file_and_not_what_the_run_goes_on_from(
     tmp_path: Path, device: FakeDevice
 ) -> None:
-    """A list of losses, as Hugging Face's Trainer keeps it, makes a state longer in every step."""
+    """A list of losses, as Hugging Face's Trainer keeps it, makes the state longer in every step."""
     run = Run(tmp_path, device).begin()
     run.more = lambda: {"losses": list(range(run.step))}
     for _ in range(3):
@@ -359,7 +361,7 @@ def test_a_state_that_grows_costs_no_new_file_and_not_what_the_run_goes_on_from(
 def test_what_a_rank_had_alone_goes_with_its_snapshot_until_there_is_a_newer_one(
     tmp_path: Path, device: FakeDevice
 ) -> None:
-    """Ranks are asked for a snapshot that takes longer than a step again and again."""
+    """Ranks are repeatedly asked for a snapshot that takes longer than a step."""
     run = Run(tmp_path, device).begin(snapshots=True)
     go_on = threading.Event()
     for _ in range(3):
@@ -385,13 +387,13 @@ def test_what_a_rank_had_alone_goes_with_its_snapshot_until_there_is_a_newer_one
 def test_a_snapshot_that_is_queued_never_gets_into_what_a_survivor_writes(
     tmp_path: Path, device: FakeDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It waits behind the collective that never ends, until the rank's end ends that."""
+    """The snapshot waits behind the collective that never ends, until the rank's end ends that."""
     monkeypatch.setenv("TRAINMASTER_SAVING_FILE", str(tmp_path / "saving"))
     run = Run(tmp_path, device, holds=False).begin(snapshots=True)
     for _ in range(3):
         run.queue_step()
     device.synchronize()
-    run.queue_step(device.collective)  # the fourth, behind which there is a snapshot
+    run.queue_step(device.collective)  # the fourth, followed by a snapshot
     device.waits.wait()
     run.keeper.save()
     assert found(tmp_path) == consistent(3)
@@ -404,7 +406,7 @@ def test_a_snapshot_that_is_queued_never_gets_into_what_a_survivor_writes(
 
 
 def test_a_script_that_accumulates_over_its_steps_keeps_the_last_one(run: Run) -> None:
-    """Its optimizer makes a step in every eighth; the host is bounded in the others too."""
+    """Its optimizer steps in every eighth step; the host's lead is bounded in the others too."""
     for number in range(1, 17):
         if number % 8 == 0:
             run.optimizer.step()
@@ -471,7 +473,7 @@ def test_an_older_state_without_fused_settings_trains_on(device: FakeDevice) -> 
 
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad])
 def test_fused_optimizers_are_held(kind: type[torch.optim.Optimizer], device: FakeDevice) -> None:
-    """The flag makes a step nothing, to the bit, and only that."""
+    """With the flag set a step changes nothing, bit for bit, and only that step."""
     models = [nn.Linear(4, 4), nn.Linear(4, 4)]
     models[1].load_state_dict(models[0].state_dict())
     optimizers: list[Any] = [kind(model.parameters(), lr=0.1, fused=True) for model in models]  # type: ignore[call-arg]

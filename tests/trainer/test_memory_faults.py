@@ -1,4 +1,4 @@
-"""Whatever is wrong with the state in memory, a run goes on from the next best, and says why (`recovery`)."""
+"""If the state in memory is unusable in any way, a run resumes from the next best, and reports why (`recovery`)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KILLED = {0: ("kill", 3)}
 
 @pytest.fixture(scope="module")
 def killed_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns the memory, and the disk, of an attempt whose rank 0 was killed after three steps."""
+    """Returns the memory and the disk of an attempt whose rank 0 was killed after three steps."""
     folder = tmp_path_factory.mktemp("killed")
     variables = {"TRAINMASTER_CHECKPOINT_DIR": str(folder / "disk")}
     attempt(1, 2, folder / "memory", {"every": 2}, KILLED, script, **variables)
@@ -63,18 +63,18 @@ def empty(file: Path) -> None:
 
 
 def belie(file: Path) -> None:
-    """Put there a state that is whole and has nothing of what it claims."""
+    """Put a state there that is whole but contains nothing that it claims."""
     file.unlink()
     write(file.parent, Encoded({"state": {"model": {}}}), "job", 1, 7)
 
 
 def rename(file: Path) -> None:
-    """On a disk files are named for what they have."""
+    """Rename a state: on a disk, files are named after their content."""
     file.rename(file.with_name("1-9-0-of-1.sealed"))
 
 
 def tear(file: Path) -> None:
-    """A rank was killed while it wrote the head."""
+    """Damage the head, as if a rank had been killed while it wrote it."""
     content = bytearray(file.read_bytes())
     content[60:HEADER_BYTES] = bytes(HEADER_BYTES - 60)
     file.write_bytes(content)
@@ -111,7 +111,7 @@ def test_a_damaged_state_is_had_from_another_holder(tmp_path: Path) -> None:
 
 
 def lying(settings: dict[str, Any], fault: Any) -> Any:
-    """A rank that claims to hold a step that nobody has made."""
+    """Return a rank's false claim to hold a step that nobody has made."""
     true = sealed_module.sealed_files
 
     def claimed(*arguments: Any, **named: Any) -> Any:
@@ -186,7 +186,7 @@ def test_what_is_half_updated_is_not_kept(tmp_path: Path) -> None:
 
 @pytest.mark.torch
 def test_a_rank_that_is_blocked_in_a_collective_keeps_its_state_at_sigterm(tmp_path: Path) -> None:
-    """Its main thread waits for a rank that stands still, and gets to no handler."""
+    """Its main thread waits for a stopped rank, so no signal handler runs."""
 
     def terminate(processes: list[int]) -> None:
         while "\nState:\tT" not in Path(f"/proc/{processes[0]}/status").read_text():

@@ -1,4 +1,4 @@
-"""Random generators go on exactly where they were captured (`recovery/generators`)."""
+"""Random generators continue exactly where they were captured (`recovery/generators`)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def drawn() -> list[float]:
 def test_generators_go_on_where_they_were(
     monkeypatch: pytest.MonkeyPatch, way: Callable[[], bytes], before: int
 ) -> None:
-    """Both ways in which Python's state is read; a gauss is left over after every other draw of one."""
+    """Python's state is read in both ways; after every other draw of a gauss, one is left over."""
     monkeypatch.setattr(generators, "_python", way)
     for _ in range(before):
         random.gauss(0, 1)

@@ -1,4 +1,4 @@
-"""Hugging Face's own Trainer goes on from memory as if nothing had happened (`recovery/huggingface`)."""
+"""Hugging Face's own Trainer resumes from memory as if nothing had happened (`recovery/huggingface`)."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Classifier(nn.Module):
 
 
 def run(settings: dict[str, Any], fault: Fault | None) -> dict[str, Any]:
-    """Train for ten steps in two epochs and a bit; the Trainer shuffles its data."""
-    # Other tests need it installed; accelerate would import it for a second, in each rank, and use nothing of it.
+    """Train for ten steps, a little more than two epochs; the Trainer shuffles its data."""
+    # Other tests need accelerate installed; importing it would take a second in each rank, and nothing here uses it.
     sys.modules["deepspeed"] = None  # type: ignore[assignment]
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
@@ -65,7 +65,7 @@ def run(settings: dict[str, Any], fault: Fault | None) -> dict[str, Any]:
     trainer.train(resume_from_checkpoint=checkpoint)
     weights = {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
     logs = [line for line in trainer.state.log_history if "loss" in line]
-    # The Trainer logs a step after its callback: in the last step's progress is the last log but one.
+    # The Trainer logs a step after its callback, so the last step's progress contains the last log but one.
     reported = [recovery._progress._fields[name] for name in ("loss", "gradNorm", "learningRate")]
     assert reported == [logs[-2][name] for name in ("loss", "grad_norm", "learning_rate")]
     losses = [line["loss"] for line in logs]

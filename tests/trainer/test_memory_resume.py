@@ -1,8 +1,8 @@
-"""A run that goes on from memory after a fault equals one that was never interrupted, to the bit
-(`recovery`, `checkpoints/surviving`).
+"""A run that resumes from memory after a fault equals an uninterrupted one, bit for bit (`recovery`,
+`checkpoints/surviving`).
 
-Fewer and more ranks than before are tested both for FSDP2, whose weights change hands then; DDP's ranks all have
-everything, and ZeRO-1's parts go the way of FSDP2's.
+Both fewer and more ranks than before are tested for FSDP2, whose weights then move between ranks. All DDP ranks have
+everything, and ZeRO-1's parts move as FSDP2's do.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from trainloop.config import Config
 from trainloop.data import Batch
 from trainloop.recovery.snapshots import Snapshots
 
-#: BatchNorm's statistics are in it too: they change before the weights do, and rank 0's count.
+#: BatchNorm's statistics are included: they change before the weights do, and rank 0's count.
 NORMED: dict[str, Any] = {
     **EXACT,
     "task": {**EXACT["task"], "options": {**EXACT["task"]["options"], "norm": True}},
@@ -36,7 +36,7 @@ NORMED: dict[str, Any] = {
 
 @cache
 def uninterrupted(ranks: int) -> list[dict[str, Any]]:
-    """Returns what each rank has after a run with `NORMED`."""
+    """Returns each rank's results after a run with `NORMED`."""
     return run_ranks(ranks, train, config(None, **NORMED))
 
 
@@ -58,7 +58,7 @@ def test_a_run_goes_on_after_a_kill_as_if_there_had_been_none(tmp_path: Path, ra
 @pytest.mark.torch
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_where_no_rank_survives_the_run_goes_on_from_a_snapshot(tmp_path: Path, ranks: int) -> None:
-    """Snapshots come after the fourth step, and then when two thousandths of the time pay for them."""
+    """The first snapshot comes after the fourth step, the next ones when two thousandths of the time pay for them."""
     settings = config(None, **NORMED)
     through = uninterrupted(ranks)
     memory = tmp_path / "memory"
@@ -72,7 +72,7 @@ def test_where_no_rank_survives_the_run_goes_on_from_a_snapshot(tmp_path: Path, 
 
 @pytest.mark.torch
 def test_a_checkpoint_that_is_newer_than_what_is_in_memory_counts(tmp_path: Path) -> None:
-    """A run that is stopped saves after a step that its snapshot, and what it wrote at the signal, are older than."""
+    """A stopped run saves after a later step than that of its snapshot and of the state that it wrote at the signal."""
     settings = config(tmp_path / "disk", **NORMED)
     through = uninterrupted(2)
     memory = tmp_path / "memory"
@@ -87,7 +87,7 @@ def test_a_checkpoint_that_is_newer_than_what_is_in_memory_counts(tmp_path: Path
 @pytest.mark.torch
 @pytest.mark.parametrize("strategy", ["zero1", "fsdp"])
 def test_a_run_whose_ranks_have_parts_goes_on_from_the_last_snapshot(tmp_path: Path, strategy: str) -> None:
-    """What the killed rank had is in its worker's memory, as it was after the fourth step."""
+    """A killed rank's state is in its worker's memory, as of the fourth step."""
     ranks = 3
     settings = config(None, **{**EXACT, "parallel": {"strategy": strategy, "bucket_mb": 0.004}})
     through = run_ranks(ranks, train, settings)
@@ -101,7 +101,7 @@ def test_a_run_whose_ranks_have_parts_goes_on_from_the_last_snapshot(tmp_path: P
 @pytest.mark.torch
 @pytest.mark.parametrize(("killed", "step"), [([1], 5), ([2, 3], 5), ([0, 1, 2, 3], 4)])
 def test_where_parts_have_replicas_one_of_each_is_enough(tmp_path: Path, killed: list[int], step: int) -> None:
-    """What a killed rank had, its counterparts have written; where all are killed, there is a snapshot."""
+    """The counterparts of a killed rank have written the same state; if all are killed, there is a snapshot."""
     settings = config(None, **{**EXACT, "parallel": {"strategy": "fsdp", "data": [2, 2]}})
     through = run_ranks(4, train, settings)
     attempt(1, 4, tmp_path, settings, dict.fromkeys(killed, ("kill", 5)), local_ranks=2)
@@ -110,7 +110,7 @@ def test_where_parts_have_replicas_one_of_each_is_enough(tmp_path: Path, killed:
     resumed = attempt(2, 4, tmp_path, settings, local_ranks=2)
     assert began(resumed) == [step] * 4
     for rank in range(4):
-        # The generators of ranks whose pod is lost are seeded anew, and dropout draws from them.
+        # The generators of ranks whose pod is lost get new seeds, and dropout draws from them.
         assert killed == [1] or same_bits(resumed[rank]["weights"], through[rank]["weights"])
 
 
@@ -137,8 +137,8 @@ def in_forward(settings: Config, fault: Fault | None) -> dict[str, Any]:
 @pytest.mark.torch
 @pytest.mark.parametrize("strategy", ["zero1", "fsdp"])
 def test_a_part_that_is_saved_within_a_step_is_that_of_the_step_before(tmp_path: Path, strategy: str) -> None:
-    """FSDP2 has whole weights then, and BatchNorm has new statistics. One rank fails in its forward, and the other one
-    in its backward, where it loses the first.
+    """FSDP2 has whole weights then, and BatchNorm has new statistics. One rank fails in its forward, and the other in
+    its backward, where it loses the first.
     """
     settings = config(None, **{**NORMED, "parallel": {"strategy": strategy}})
     through = run_ranks(2, train, settings)
@@ -162,7 +162,7 @@ def test_a_part_that_is_saved_at_sigterm_leaves_fsdp_the_weights_of_its_forward(
 
 
 def until_given(settings: Config, fault: Fault | None) -> dict[str, Any]:
-    """Train, and meet the fault when the snapshot is with the neighbour, to which a thread sends it."""
+    """Train, and meet the fault once a thread has sent the snapshot to the neighbour."""
     if fault:
         true = FAULTS[fault[0]]
 
@@ -193,7 +193,9 @@ def test_a_lost_pods_part_is_in_its_neighbours_memory(tmp_path: Path, strategy: 
     ("strategy", "before", "after"), [("ddp", 4, 2), ("zero1", 2, 3), ("fsdp", 2, 3), ("fsdp", 4, 2)]
 )
 def test_another_number_of_ranks_goes_on_from_memory(tmp_path: Path, strategy: str, before: int, after: int) -> None:
-    """In double precision, to what rounding does in another order of adding; every sample is seen once."""
+    """In double precision the runs agree up to rounding, because the order of adding differs. Every sample is seen
+    once.
+    """
     settings = config(None, **{**UNEVEN, "parallel": {"strategy": strategy}})
     [through, *_] = run_ranks(after, train, settings)
     attempt(1, before, tmp_path, settings, {0: ("kill", 5)}, local_ranks=before // 2)

@@ -1,4 +1,4 @@
-"""A script of one's own keeps its state by `Recovery`, and goes on from it as if nothing had happened
+"""A user's own script keeps its state with `Recovery`, and resumes from it as if nothing had happened
 (`recovery/script`).
 """
 
@@ -23,7 +23,7 @@ STEPS = 8
 
 
 def script(settings: dict[str, Any], fault: Fault | None) -> dict[str, Any]:
-    """Train by a loop of one's own, with all that has a state: BatchNorm, dropout, a scheduler."""
+    """Train by a hand-written loop, with everything that has a state: BatchNorm, dropout, a scheduler."""
     dist.init_process_group("gloo")
     rank, size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
@@ -36,7 +36,7 @@ def script(settings: dict[str, Any], fault: Fault | None) -> dict[str, Any]:
 
         fully_shard(network)
     else:
-        # Several buckets, which are ordered anew after the first step.
+        # Several buckets, which are reordered after the first step.
         model = DistributedDataParallel(network, bucket_cap_mb=0.004)
     torch.manual_seed(rank)
     optimizer: torch.optim.Optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -88,13 +88,13 @@ def script(settings: dict[str, Any], fault: Fault | None) -> dict[str, Any]:
 
 @cache
 def through(ranks: int, **settings: Any) -> list[dict[str, Any]]:
-    """Returns what a run gives that nothing interrupts, without any memory; many tests compare with the same one."""
+    """Returns the result of an uninterrupted run without any memory; many tests compare with the same one."""
     found: list[dict[str, Any]] = run_ranks(ranks, script, settings, None)
     return found
 
 
 def equal(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> bool:
-    """Returns whether two runs have come to the same weights, loss and rate on every rank, to the bit."""
+    """Returns whether two runs have the same weights, loss and rate on every rank, bit for bit."""
     pairs = list(zip(one, other, strict=True))
     same = all(same_bits(a["weights"], b["weights"]) for a, b in pairs)
     return same and all((a["loss"], a["rate"]) == (b["loss"], b["rate"]) for a, b in pairs)
@@ -135,7 +135,7 @@ def test_a_fault_between_the_last_change_and_the_steps_end_costs_no_step(
 
 @pytest.mark.torch
 def test_a_sharded_script_goes_on_from_its_snapshots(tmp_path: Path) -> None:
-    """No rank has what another one's shards were: all have a snapshot of the fourth step."""
+    """No rank holds another rank's shards; all have a snapshot of the fourth step."""
     attempt(1, 2, tmp_path, {"sharded": True}, {1: ("kill", 6)}, script, local_ranks=2)
     resumed = attempt(2, 2, tmp_path, {"sharded": True}, None, script, local_ranks=2)
     assert resumed[0]["seen"] == [5, 6, 7, 8]
@@ -170,7 +170,7 @@ def test_a_part_that_is_saved_while_the_root_is_whole_is_the_part_of_the_step_be
 
 @pytest.mark.torch
 def test_a_sharded_script_that_evaluates_at_a_steps_end_goes_on_from_its_snapshots(tmp_path: Path) -> None:
-    """After a forward without a backward FSDP2 keeps the root's weights whole until the next step."""
+    """After a forward without a backward, FSDP2 keeps the root's weights whole until the next step."""
     settings = {"sharded": True, "evaluates": True}
     attempt(1, 2, tmp_path, settings, {1: ("kill", 6)}, script, local_ranks=2)
     resumed = attempt(2, 2, tmp_path, settings, None, script, local_ranks=2)
@@ -183,13 +183,13 @@ def test_without_memory_a_script_goes_on_from_its_disk(tmp_path: Path) -> None:
     attempt(1, 2, tmp_path / "one", {"every": 2}, {0: ("kill", 5)}, script, TRAINMASTER_MEMORY_DIR="", **disk)
     resumed = attempt(2, 2, tmp_path / "two", {"every": 2}, None, script, **disk)
     assert resumed[0]["seen"] == [5, 6, 7, 8] and equal(resumed, through(2))
-    # Another job goes on from there too: it is at the end.
+    # Another job resumes from there too; the run is at its end.
     other = attempt(1, 2, tmp_path / "three", {"every": 2}, None, script, TRAINMASTER_JOB_UID="other", **disk)
     assert other[0]["seen"] == [] and same_bits(other[0]["weights"], resumed[0]["weights"])
 
 
 def destroying() -> int:
-    """Train, and leave the model with the last reference to the group, while a thread of gloo's has work."""
+    """Train, and drop the model with the last reference to the group, while one of gloo's threads has work."""
     dist.init_process_group("gloo")
     model = DistributedDataParallel(nn.Linear(4, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -197,7 +197,7 @@ def destroying() -> int:
     for _ in recovery.steps(2):
         model(torch.ones(2, 4)).sum().backward()
         optimizer.step()
-    # Not waited for, so that its thread is still at work for sure; one that was waited for may be as well.
+    # Not waited for, so that its thread is certainly still working; even one that was waited for may be.
     dist.all_reduce(torch.ones(1), async_op=True)
     dist.destroy_process_group()
     return recovery.step

@@ -26,7 +26,7 @@ def test_a_runs_metrics_are_read_back(tmp_path: Path) -> None:
         assert line["loss"] > 0 and line["gradNorm"] > 0 and line["samplesPerSecond"] > 0
         assert 0 <= line["dataWait"] <= 1 and 0 <= line["communication"] <= 1
         assert len(line["rankComputeSeconds"]) == 2
-        # 83 numbers of 8 bytes around a ring of two: each rank sends each number once.
+        # 83 numbers of 8 bytes in a ring of two: each rank sends each number once.
         assert line["bytesSent"] == 83 * 8
         assert line["mfu"] == pytest.approx(6 * 83 * line["termsPerSecond"] / (2 * 0.5e12))
         assert line["hostMemory"] > 50 << 20
@@ -42,7 +42,7 @@ def test_a_runs_metrics_are_read_back(tmp_path: Path) -> None:
 
 
 def record_every_step(trainer: Trainer) -> None:
-    """This is a hook as a user would write one."""
+    """Registers a hook, as a user would write it."""
     trainer.after_step.append(lambda it: it.log.write("event", {"event": "recorded", "step": it.state.step}))
 
 

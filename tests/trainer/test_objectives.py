@@ -1,4 +1,4 @@
-"""Several optimizers equal the same training in plain torch: for one loss, and by turns (`objectives`)."""
+"""Several optimizers take the same steps as in plain torch, both for one loss and by turns (`objectives`)."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ SAMPLES, STEPS, SEED = 24, 6, 3
 
 
 class Seeded(Gan):
-    """The example, in double precision; `poison` makes the generator's loss odd in some steps, `factors` gives it a
-    schedule of its own, and with `mean` its loss is the mistake that is said.
+    """Runs the example in double precision. `poison` makes the generator's loss odd in some steps, `factors` gives it
+    its own schedule, and with `mean` its loss makes the mistake that the loop reports.
     """
 
     def __init__(self, options: dict[str, Any]) -> None:
@@ -53,7 +53,7 @@ class Seeded(Gan):
 
 
 def settings(path: Path | None = None, *, strategy: str = "ddp", **changes: Any) -> Config:
-    """Returns a run whose every step is made with all samples, so that their order is nothing to the reference."""
+    """Returns a run whose every step uses all samples, so that their order doesn't matter to the reference."""
     common: dict[str, Any] = {
         "task": {"name": "tests.trainer.test_objectives:Seeded"},
         "batch": {"size": SAMPLES},
@@ -65,9 +65,9 @@ def settings(path: Path | None = None, *, strategy: str = "ddp", **changes: Any)
 
 
 def plain_gan(ranks: int, passes: int = 1) -> dict[str, torch.Tensor]:
-    """Returns the weights of the GAN after the same training in plain torch.
+    """Returns the GAN's weights after the same training in plain torch.
 
-    The noise is what each rank draws in each of its `passes`: in them the discriminator's, then the generator's.
+    The noise is drawn by each rank in each of its `passes`: first the discriminator's, then the generator's.
     """
     seeding.seed_all(SEED, seeding.MODEL)
     model, real = Networks().double(), Seeded({}).train
@@ -120,14 +120,14 @@ def test_a_gan_goes_on_to_the_bit(tmp_path: Path, strategy: str) -> None:
 
 
 def test_an_odd_objective_leaves_out_itself_and_those_after_it_on_all_ranks(tmp_path: Path) -> None:
-    """The generator's loss is NaN in step 2: its weights stay, the discriminator's have moved."""
+    """The generator's loss is NaN in step 2: its weights stay, while the discriminator's have moved."""
     for before, after, updates in run_ranks(2, _second_step, settings(tmp_path, task=own(poison=[2]))):
         moved = {name.partition(".")[0] for name in before if not torch.equal(before[name], after[name])}
         assert (moved, updates) == ({"discriminator"}, 1)
 
 
 def test_odd_objectives_in_a_row_go_back_to_a_checkpoint(tmp_path: Path) -> None:
-    """Steps 3 and 4 are odd: the discriminator's weights are those of step 2 again, and the run ends as usual."""
+    """Steps 3 and 4 are odd: the discriminator's weights return to step 2, and the run ends as usual."""
     changes = {"task": own(poison=[3, 4]), "anomaly": {"rollback_after": 2}}
     checkpoint = {"path": str(tmp_path / "checkpoints"), "every_steps": 2}
     runs = run_ranks(2, train, settings(tmp_path, **changes, checkpoint=checkpoint))
@@ -153,7 +153,7 @@ def _rates(configuration: Config) -> list[tuple[float, ...]]:
 
 
 def test_each_objective_is_unscaled_clipped_and_stepped_under_fp16() -> None:
-    """In half precision the weights come near to those of single precision, and all ranks have the same."""
+    """In half precision the weights come near those of single precision, and all ranks have the same."""
     single, half = (
         run_ranks(2, train, settings(task=own(single=True), precision={"compute": kind, "initial_scale": 1024.0}))
         for kind in ("fp32", "fp16")
@@ -203,7 +203,7 @@ def test_what_objectives_can_not_go_with_is_a_sentence(section: dict[str, Any]) 
 
 
 class Matrices(Toy):
-    """Matrices have momentum, vectors have Adam, for one loss: as with Muon, which is for matrices only."""
+    """Matrices have momentum and vectors have Adam, for one loss, as with Muon, which is for matrices only."""
 
     def model(self) -> nn.Module:
         torch.manual_seed(7)
@@ -223,7 +223,7 @@ def matrices(path: Path | None = None, strategy: str = "ddp", **options: Any) ->
 
 
 def plain_matrices() -> dict[str, torch.Tensor]:
-    """Returns the weights after the same training in plain torch; the gradient is clipped as one."""
+    """Returns the weights after the same training in plain torch; the gradients are clipped together."""
     torch.manual_seed(7)
     layers = [nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3)]
     model = nn.Sequential(*layers).double()
@@ -250,7 +250,7 @@ def test_two_optimizers_of_one_loss_equal_a_plain_loop_over_a_resume(tmp_path: P
 
 @pytest.mark.parametrize(("strategy", "tolerance"), [("zero1", 1e-12), ("fsdp", 1e-2)])
 def test_muon_for_matrices_and_adamw_for_the_rest_take_one_processs_steps(strategy: str, tolerance: float) -> None:
-    """Muon computes in bfloat16: on shards it adds in another order, which shows; the weights move by 0.1."""
+    """Muon computes in bfloat16. With shards the order of adding differs, which shows; the weights move by 0.1."""
     [alone] = run_ranks(1, train, matrices(muon=True))
     for rank in run_ranks(2, train, matrices(strategy=strategy, muon=True)):
         assert largest_difference(rank["weights"], alone["weights"]) < tolerance

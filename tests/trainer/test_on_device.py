@@ -1,6 +1,6 @@
 """The device can judge a step and leave it out; the host reads the verdict a step later, as if it had judged at once.
 
-Ranks on the CPU run the same lines as on an accelerator when `Judge.on_device` is set, which the hook here does.
+Ranks on the CPU run the same lines as on an accelerator if `Judge.on_device` is set, which the hook here does.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def warnings_of(folder: Path) -> list[str]:
 
 
 def lines_of(folder: Path) -> list[tuple[float, ...]]:
-    """Returns the numbers of the steps' lines that don't depend on the time."""
+    """Returns the numbers in the steps' lines that don't depend on time."""
     lines = map(json.loads, (folder / "report" / "metrics.jsonl").read_text().splitlines())
     names = ("step", "epoch", "loss", "lr", "gradNorm")
     return [tuple(line[name] for name in names) for line in lines if line["kind"] == "step"]
@@ -78,7 +78,7 @@ POISONED = {"double": False, "dropout": 0.2, "poison": [20, 21, 23, 30, 31, 32],
 def test_a_run_that_the_device_judges_equals_one_that_the_host_judges_to_the_bit(
     tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    """Steps are left out, and three in a row lead back to the checkpoint or, without one, are made in the end."""
+    """Steps are left out. Three in a row lead back to the checkpoint or, without one, are made in the end."""
     runs = []
     for name, where in (("host", {}), ("device", ON_DEVICE)):
         folder = tmp_path / name
@@ -118,7 +118,7 @@ def test_a_resume_of_a_run_that_the_device_judges_is_exact_to_the_bit(tmp_path: 
 def test_a_step_reads_nothing_of_the_device_and_begins_its_collectives_without_waiting(
     compute: str, strategy: str, every: int
 ) -> None:
-    """A step's line, if it has one, is read when the next passes are on their way."""
+    """If a step prints a line, it is read when the next passes are already queued."""
     settings = config(
         steps=40,
         task={"name": "tests.trainer.test_on_device:Quiet", "options": {"double": False}},
@@ -133,7 +133,7 @@ def test_a_step_reads_nothing_of_the_device_and_begins_its_collectives_without_w
 
 
 class Quiet(Toy):
-    """Trains without keeping which samples it has seen, which would read them."""
+    """Trains without recording which samples it has seen, which would read them."""
 
     def loss(self, model: Callable[..., Any], batch: Batch) -> torch.Tensor:
         return functional.cross_entropy(model(batch["points"]), batch["labels"], reduction="sum")
@@ -143,7 +143,7 @@ class Quiet(Toy):
 
 
 class Reads(TorchDispatchMode):
-    """Counts what takes a number out of a tensor."""
+    """Counts the calls that take a number out of a tensor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -156,7 +156,7 @@ class Reads(TorchDispatchMode):
         return function(*arguments, **(named or {}))
 
     def allowing(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns what does the same, and whose reads don't count."""
+        """Returns a function that does the same, and whose reads don't count."""
 
         def allowed(*arguments: Any) -> Any:
             self.allowed += 1
@@ -168,7 +168,7 @@ class Reads(TorchDispatchMode):
         return allowed
 
     def counting(self, patch: pytest.MonkeyPatch, name: str) -> None:
-        """Count calls of a tensor's method that copies it to the host without a call of the dispatcher."""
+        """Count calls of a tensor method that copies it to the host without calling the dispatcher."""
         original = getattr(torch.Tensor, name)
 
         def counted(tensor: torch.Tensor, *arguments: Any) -> Any:
@@ -179,7 +179,7 @@ class Reads(TorchDispatchMode):
 
 
 def _observed(settings: Any) -> tuple[Counter[str], Counter[str]]:
-    """Returns what 20 steps read of tensors, and their collectives, on this rank."""
+    """Returns how often 20 steps read tensors, and their collectives, on this rank."""
     collectives = Counter[str]()
     reads, all_reduce, reduce = Reads(), dist.all_reduce, Compressor.reduce
     with joined(settings.distributed) as world, pytest.MonkeyPatch.context() as patch:
@@ -200,7 +200,7 @@ def _observed(settings: Any) -> tuple[Counter[str], Counter[str]]:
         patch.setattr(dist, "all_reduce", counted)
         patch.setattr(Compressor, "reduce", of_gradients)
         read, passes = Numbers.read, trainer._passes
-        made = trainer.state.step  # steps whose passes are on their way
+        made = trainer.state.step  # steps whose passes are queued
 
         def counting(*arguments: Any) -> torch.Tensor:
             nonlocal made
@@ -214,7 +214,7 @@ def _observed(settings: Any) -> tuple[Counter[str], Counter[str]]:
         patch.setattr(trainer, "_passes", counting)
         summing = World.summing  # counts and flags, on the host
         patch.setattr(World, "summing", lambda world, values: reads.allowing(summing(world, values)))
-        patch.setattr(Numbers, "read", reads.allowing(after_the_passes))  # the last step's, which have arrived
+        patch.setattr(Numbers, "read", reads.allowing(after_the_passes))  # the last step's values, which have arrived
         for name in ("tolist", "numpy", "cpu", "__array__"):
             reads.counting(patch, name)
         with reads:
@@ -239,7 +239,7 @@ def test_the_device_leaves_out_what_the_host_does(limits: Limits, dtype: torch.d
 
 
 class Kernels(TorchDispatchMode):
-    """Counts what a device would launch a kernel for: neither views nor tensors without values."""
+    """Counts operations for which a device would launch a kernel: neither views nor tensors without values."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -251,7 +251,7 @@ class Kernels(TorchDispatchMode):
 
 
 def test_a_step_launches_six_kernels_more_than_a_bare_loop() -> None:
-    """Four for the verdict, and two for the fused optimizer, of which each group takes back its count of steps."""
+    """Four are for the verdict, and two for the fused optimizer, in which each group takes back its count of steps."""
     settings = config(
         steps=1000,
         task={"name": "tests.trainer.test_on_device:Quiet", "options": {"double": False}},
@@ -264,7 +264,7 @@ def test_a_step_launches_six_kernels_more_than_a_bare_loop() -> None:
 
 
 def _launched(settings: Any) -> tuple[int, int]:
-    """Returns the kernels of 20 steps, and of a loop that is written by hand."""
+    """Returns the kernels of 20 steps, and of a hand-written loop."""
     with joined(settings.distributed) as world:
         trainer = Trainer(settings, world)
         judged_on_device(trainer)
@@ -293,7 +293,7 @@ def _launched(settings: Any) -> tuple[int, int]:
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_fused_sgd_whose_first_step_is_left_out_begins_without_momentum(momentum: float) -> None:
-    """torch's own keeps whatever was in the memory that it got for the momentum."""
+    """Torch's own keeps whatever was in the memory that it got for the momentum."""
     weights = []
     for left_out in (torch.ones(()), None):
         model = torch.nn.Linear(64, 64)

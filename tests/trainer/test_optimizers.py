@@ -23,7 +23,7 @@ STEPS, SAMPLES, HIDDEN, DECAY = 8, 24, 8, 0.5
 
 
 class Layered(Toy):
-    """Every layer has a learning rate of its own: the further from the output, the lower."""
+    """Every layer has its own learning rate: the further from the output, the lower."""
 
     def model(self) -> nn.Module:
         torch.manual_seed(7)
@@ -42,7 +42,7 @@ class Layered(Toy):
 
 
 def settings(path: Path | None = None, *, strategy: str = "ddp", **options: Any) -> Config:
-    """Returns a run whose every step is made with all samples, so that their order is nothing to the reference."""
+    """Returns a run whose every step uses all samples, so that their order doesn't matter to the reference."""
     return config(
         path,
         task={"name": "tests.trainer.test_optimizers:Layered", "options": {"samples": SAMPLES, "depth": 1, **options}},
@@ -75,7 +75,7 @@ def reference() -> tuple[list[list[float]], dict[str, torch.Tensor]]:
 
 
 def steps(configuration: Config, count: int) -> tuple[list[list[float]], dict[str, torch.Tensor]]:
-    """Go on for `count` steps and save; returns each step's rates, by group, and the weights."""
+    """Train for `count` more steps and save; returns each step's rates, by group, and the weights."""
     rates: list[list[float]] = []
     with joined(configuration.distributed) as world:
         trainer = Trainer(configuration, world)

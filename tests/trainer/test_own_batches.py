@@ -1,4 +1,4 @@
-"""A task may give its own batches, by a function of the epoch or as a torch BatchSampler (`data`)."""
+"""A task may provide its own batches, by a function of the epoch or as a torch BatchSampler (`data`)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.torch
 
 
 class ByLength(Words):
-    """Batches have texts of like length and 24 characters at most, in an order that isn't seeded."""
+    """Batches contain texts of similar length and at most 24 characters, in an order without a seed."""
 
     def batches(self, epoch: int) -> list[list[int]]:
         order = sorted(range(len(self.train)), key=lambda index: (len(self.train[index][1]), random.random()))
@@ -99,7 +99,7 @@ def _start(settings: Any) -> dict[str, torch.Tensor]:
 
 
 class Sampled(Toy):
-    """Has torch's own BatchSampler over a RandomSampler, with a generator or without."""
+    """Has torch's own BatchSampler over a RandomSampler, with or without a generator."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         super().__init__(options)
@@ -108,7 +108,7 @@ class Sampled(Toy):
 
 
 class Distributed(Toy):
-    """A common mistake: each rank would have a part of the ranks' parts."""
+    """Makes a common mistake: each rank would get a part of the ranks' parts."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         super().__init__(options)
@@ -119,14 +119,15 @@ class Distributed(Toy):
 def test_a_batch_sampler_is_the_same_on_all_ranks_and_resumed_with_others_in_mid_epoch(
     tmp_path: Path, generator: bool
 ) -> None:
-    """An epoch has four batches of 6; four ranks go on in the second one."""
+    """An epoch has four batches of 6; four ranks continue in the second one."""
     task = {"name": f"{__name__}:Sampled", "options": {"samples": 24, "generator": generator}}
     changes: dict[str, Any] = {"task": task, "steps": None, "epochs": 2, "batch": {"size": 6}}
     through = run_ranks(1, train, config(**changes))[0]
     before = run_ranks(2, train, config(tmp_path, **changes), 5)
     after = run_ranks(4, train, config(tmp_path, **changes))
     assert largest_difference(after[0]["weights"], through["weights"]) < 1e-12
-    # Of a batch of 6 two ranks have two samples. A rank that goes on makes a pass over its own first, the rehearsal.
+    # Two of the ranks have two samples of a batch of 6. A rank that continues first makes a pass over its own, the
+    # rehearsal.
     shares = [2, 2, 1, 1]
     assert all(rank["seen"][:own] == rank["seen"][own : 2 * own] for own, rank in zip(shares, after, strict=True))
     seen = [*(rank["seen"] for rank in before), *(rank["seen"][own:] for own, rank in zip(shares, after, strict=True))]
@@ -142,7 +143,7 @@ SEED = 5
 
 
 class Weighted(Toy):
-    """Draws its samples by weight, with torch's own samplers, or with `kind` others."""
+    """Draws its samples by weight, with torch's own samplers, or with others according to `kind`."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         super().__init__({"samples": 23})
@@ -157,7 +158,7 @@ class Weighted(Toy):
 
 
 class Changing(RandomSampler):
-    """Has fewer samples in each epoch, and says a length that was true once."""
+    """Has fewer samples in each epoch, and reports a length that was true once."""
 
     epoch = 0
 
@@ -185,7 +186,7 @@ def test_torchs_own_samplers_are_not_drawn_from_for_a_runs_length(monkeypatch: p
 
 
 class Counted(ByLength):
-    """Says which epochs it was asked for."""
+    """Reports which epochs it was asked for."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         super().__init__(options)

@@ -1,4 +1,4 @@
-"""Each rank reports figures of its own, by which one that stands out is seen while it trains."""
+"""Each rank reports its own figures, so that a rank that differs is seen during training."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ SCALED = {**toy(double=False), "precision": {"compute": "fp16", "initial_scale":
 
 
 def _steps(settings: Config, folder: Path) -> list[dict[str, Any]]:
-    """Train; returns what this rank reports after each step, with the norm of its own gradients as it is by hand: of
-    the samples that it has had, with the weights from before the step.
+    """Train; returns what this rank reports after each step, with the norm of its own gradients computed by hand: from
+    its samples, with the weights from before the step.
     """
     file, steps = folder / f"progress-{os.environ['RANK']}", list[dict[str, Any]]()
     os.environ["TRAINMASTER_PROGRESS_FILE"] = str(file)
@@ -43,7 +43,7 @@ def _steps(settings: Config, folder: Path) -> list[dict[str, Any]]:
             task.seen.clear()
 
         def compare(trainer: Trainer) -> None:
-            trainer.progress.enter("train")  # which writes in any case, a step does twice a second at most
+            trainer.progress.enter("train")  # always writes; a step writes at most twice a second
             model = task.model().to(task.dtype)
             samples = trainer.state.position - int(before.pop("position"))
             model.load_state_dict(before)
@@ -79,12 +79,12 @@ def test_a_rank_reports_the_norm_of_its_own_gradients(
     assert len(first) == len(second) == 6
     for step in (*first, *second):
         assert step["gradNorm"] == pytest.approx(step["byHand"], rel=tolerance)
-    # Their data differ, so these do, which the norm of all ranks' gradient doesn't.
+    # Their data differ, so these figures do; the norm of all ranks' gradients doesn't.
     assert all(abs(one["gradNorm"] - other["gradNorm"]) > 1e-3 for one, other in zip(first, second, strict=True))
 
 
 def test_where_own_gradients_are_not_seen_it_is_the_norm_of_all(tmp_path: Path) -> None:
-    """One rank has no others; in fp64 FSDP2 has divided the gradients before it sends them."""
+    """One rank has no others; in fp64, FSDP2 has divided the gradients before it sends them."""
     for size, changes in ((1, {}), (2, {"parallel": {"strategy": "fsdp"}})):
         folder = tmp_path / str(size)
         ranks = run_ranks(size, _steps, config(folder, **changes), tmp_path)
@@ -102,7 +102,7 @@ def test_every_rank_reports_the_schedules_learning_rate(tmp_path: Path) -> None:
 
 
 def _measured(settings: Config) -> list[bool]:
-    """Train; returns of each step whether this rank's own gradients were measured in it."""
+    """Train; returns for each step whether this rank's own gradients were measured."""
     measured: list[bool] = []
     with joined(settings.distributed) as world:
         trainer = Trainer(settings, world)

@@ -53,7 +53,7 @@ def test_the_default_is_bf16_on_an_accelerator_that_computes_in_it(
 
 
 def _chosen(world: World) -> str:
-    """Returns the precision that `auto` is; there is no scaler of another device than this machine's."""
+    """Returns the precision that `auto` chooses; no scaler exists for a device that this machine lacks."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.amp, "GradScaler", lambda *_, **named: named["enabled"] and pytest.fail("bf16 needs none"))
         return Precision(PrecisionSettings.model_validate({}), world).compute
@@ -81,8 +81,8 @@ def test_a_run_says_that_it_computes_in_bf16_and_when_that_is_another_precision_
 
 
 def _on_one_device_after_the_other(folder: Path) -> list[tuple[str, list[str]]]:
-    """Train two steps on a CPU, two on what takes itself for a GPU, and two on a CPU; returns each start's precision
-    and warnings.
+    """Train two steps on a CPU, two on a device that pretends to be a GPU, and two on a CPU; returns each start's
+    precision and warnings.
     """
     found = []
     for number, has_bf16 in enumerate((False, True, False)):
@@ -101,7 +101,7 @@ def _on_one_device_after_the_other(folder: Path) -> list[tuple[str, list[str]]]:
 
 
 def test_clipping_sees_the_unscaled_norm() -> None:
-    """Without unscaling, a scale of 1024 would make every gradient look too large and be clipped to nothing."""
+    """Without unscaling, a scale of 1024 would make every gradient look too large, and clip it to nothing."""
     norms = []
     for compute in ("fp32", "fp16"):
         torch.manual_seed(0)
@@ -156,7 +156,7 @@ def test_skipped_steps_do_not_advance_the_schedule_on_any_rank() -> None:
 
 
 def _overflowing() -> tuple[list[int], list[float], int, float, bool]:
-    """The scale starts so high that fp16's gradients overflow; it is halved until they don't."""
+    """Train with a scale so high that fp16's gradients overflow; it is halved until they don't."""
     task = {"name": "tests.trainer.toy:Toy", "options": {"double": False}}
     numbers = {"compute": "fp16", "initial_scale": 2.0**20}
     settings = config(task=task, precision=numbers, schedule={"kind": "constant", "warmup": 10})
@@ -193,7 +193,7 @@ FP16: dict[str, Any] = {"precision": {"compute": "fp16"}, "schedule": {"kind": "
 
 @pytest.mark.torch
 def test_a_loss_that_is_not_finite_on_one_rank_is_no_overflow(tmp_path: Path) -> None:
-    """Until this was so, such a run made 9 of its 60 updates, in silence, and ended well (exit code 0)."""
+    """Before this rule, such a run silently made 9 of its 60 updates, and ended well (exit code 0)."""
     poisoned = toy(double=False, poison=list(range(10, 61)), poisoned_rank=1, factor=math.nan)
     sentence = "Diverged: 3 steps in a row stand out at step 12 and there is no checkpoint to go back to"
     with pytest.raises(RankFailed, match=sentence):
@@ -216,7 +216,7 @@ def test_gradients_that_overflow_at_any_scale_end_the_run(tmp_path: Path) -> Non
 
 
 def _with_infinite_gradients(settings: Any) -> None:
-    """The loss stays finite, and one rank's backward pass doesn't."""
+    """Train with a finite loss, while one rank's backward pass gives infinite gradients."""
     with joined(settings.distributed) as world:
         trainer = Trainer(settings, world)
         if os.environ["RANK"] == "1":

@@ -41,7 +41,7 @@ def test_the_odd_rank_is_named_and_what_is_equal_is_not() -> None:
 
 
 def test_under_an_agent_a_rank_compares_only_what_the_agent_can_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The agents compare the installed packages, before the ranks have started: one difference has one message."""
+    """The agents compare the installed packages before the ranks start, so one difference has one message."""
     monkeypatch.delenv("TRAINMASTER_ATTEMPT", raising=False)
     alone = fingerprint("steps: 3", [])
     monkeypatch.setenv("TRAINMASTER_ATTEMPT", "1")

@@ -1,4 +1,4 @@
-"""Data is prepared once in a pod (`prepared`), whatever its ranks and attempts do meanwhile."""
+"""Data is prepared once per pod (`prepared`), whatever the pod's ranks and attempts do meanwhile."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from trainmaster_operator.wire.report import EXIT_BY_REASON, EXIT_DIVERGED, EXIT
 
 
 def test_what_the_loop_repeats_of_the_protocol_is_what_the_wire_says() -> None:
-    """It imports nothing of the operator's, so that it can be installed alone."""
+    """The loop imports nothing of the operator's, so that it can be installed alone."""
     assert get_args(Section) == SECTIONS
     assert (MAXIMUM_MESSAGE, MAXIMUM_RESULTS) == (MAX_MESSAGE_CHARACTERS, MAX_RESULTS)
     assert (EXIT_STOPPED, Diverged.exit_code) == (EXIT_TERMINATED, EXIT_DIVERGED)
@@ -97,7 +97,7 @@ def test_the_step_alone_is_written_in_every_step(tmp_path: Path) -> None:
     progress.enter("setup")
     assert not counter.exists(), "no step is known yet"
     progress.begin(40)
-    for step in (40, 41, 42, 43, 39):  # a run that rolls back
+    for step in (40, 41, 42, 43, 39):  # as in a run that rolls back
         if step > 40 or step < 40:
             progress.step(step)
         assert int.from_bytes(counter.read_bytes(), "little") == step
@@ -197,8 +197,8 @@ def test_each_rank_reports_its_own_samples_a_second_so_that_their_sum_is_the_job
     runs = run_ranks(2, _reported_and_logged, config(tmp_path, batch={"size": 7}), tmp_path)
     *_, line = [line for line in read_metrics(tmp_path / "report" / "metrics.jsonl") if line["kind"] == "step"]
     assert line["samplesPerSecond"] == runs[0][1]
-    # Each rank measures the time by its own clock, so what all report together is compared rank by rank.
-    for (reported, logged), samples in zip(runs, (3, 2), strict=True):  # the sixth step has what is left of the epoch
+    # Each rank measures time by its own clock, so values that all report together are compared rank by rank.
+    for (reported, logged), samples in zip(runs, (3, 2), strict=True):  # the sixth step has the rest of the epoch
         assert reported == pytest.approx(logged * samples / 5)
 
 
@@ -211,9 +211,9 @@ def test_what_ranks_that_share_layers_report_adds_up_too(tmp_path: Path) -> None
 
 
 def _reported_and_logged(settings: Config, folder: Path) -> tuple[float, float]:
-    """Samples a second in the rank's progress at the end, and in the last line as this rank has it."""
+    """Returns the samples per second in the rank's progress at the end, and in this rank's last line."""
     file, lines = folder / f"progress-{os.environ['RANK']}", list[dict[str, Any]]()
-    # Set here, because ranks don't have the environment of the test.
+    # Set here, because ranks don't have the test's environment.
     os.environ["TRAINMASTER_PROGRESS_FILE"] = str(file)
     with joined(settings.distributed) as world:
         trainer = Trainer(settings, world)

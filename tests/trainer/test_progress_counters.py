@@ -1,4 +1,4 @@
-"""A hang of ranks that say nothing of their progress is found by what torch itself counts."""
+"""If ranks report no progress and hang, torch's own counters show it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .test_stall_evidence import evidence_and_report
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
 
-# The flight recorder is served as NCCL's process groups do it by themselves; nobody writes a progress file. Rank 0 is
+# The flight recorder is served as NCCL's process groups do it themselves; nobody writes a progress file. Rank 0 is
 # busy for long in no collective while its peer is in none either, and later while its peer waits.
 SCRIPT = """
 import os, time

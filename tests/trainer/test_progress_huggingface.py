@@ -1,4 +1,4 @@
-"""Hugging Face's real Trainer under real agents: nobody has told it of them, and its progress and hangs are seen."""
+"""Hugging Face's real Trainer runs under real agents without being changed, and they see its progress and its hangs."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def progress(agent: Agent) -> dict[str, Any]:
 
 
 def test_its_reports_are_progress_without_a_line_of_code_and_a_rank_that_stands_still_is_named(job: Job) -> None:
-    """The bar is off, so that reports alone say it: the first one with a step comes after 5 s."""
+    """The progress bar is off, so that only reports show progress; the first report with a step comes after 5 s."""
     agents = start(job, 4000, 0.2, quiet=True, TRAINMASTER_PROGRESS_TIMEOUT="9", TRAINMASTER_FIRST_STEP_TIMEOUT="120")
     stream = Stream(agents[0])
     seen = until(lambda: progress(agents[0]).get("0", {}).get("step") and progress(agents[0])["0"], 400, "a step")
@@ -94,7 +94,7 @@ def test_its_reports_are_progress_without_a_line_of_code_and_a_rank_that_stands_
 
 def test_its_bar_shows_steps_sooner_than_its_reports(job: Job) -> None:
     [agent] = start(job, 8, 0.05, quiet=False, size=1)
-    # Watched, it doesn't make its report by exiting.
+    # A watched agent doesn't make its report by exiting.
     stream = Stream(agent)
     until(lambda: agent.report().get("state") == "Finished", 400, "the end")
     shown = progress(agent)["0"]

@@ -1,4 +1,4 @@
-"""Ranks ask each other every few steps, all of them in the same ones (`recovery/agreement`)."""
+"""Ranks ask each other every few steps, and all of them ask in the same steps (`recovery/agreement`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainloop.recovery.agreement import Questions
 
 
 class Asked:
-    """Stands for the group of several ranks, which are asked one after the other."""
+    """Stands in for a group of several ranks, which are asked one after the other."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -30,7 +30,7 @@ class Asked:
 
 
 def asking_steps(monkeypatch: pytest.MonkeyPatch, seconds: list[list[float]]) -> list[int]:
-    """Returns in which steps ranks ask, whose steps last so long: by step, each rank's seconds."""
+    """Returns the steps in which ranks ask, given each rank's seconds for each step."""
     now = [1000.0]
     monkeypatch.setattr(agreement.time, "monotonic", lambda: now[0])
     size, asked = len(seconds[0]), list[int]()

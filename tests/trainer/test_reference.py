@@ -1,7 +1,7 @@
-"""The whole loop (`trainer`) equals loops that are written by hand in plain torch (`reference`), to 1e-12.
+"""The whole loop (`trainer`) equals loops written by hand in plain torch (`reference`), to 1e-12.
 
 Depths, widths, batches, ranks, optimizers and schedules are drawn by a generator with a fixed seed, so that nobody has
-chosen them to fit. What each group of ranks trains it trains one after the other, because starting ranks takes longer.
+chosen them to fit. Each group of ranks trains its runs one after the other, because starting ranks takes longer.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ pytestmark = pytest.mark.torch
 
 NEAR = 1e-12
 RANKS = (1, 2, 4)
-#: The strategies of four ranks' runs, and of two ranks', whose code is the same: one or two runs of each are enough.
+#: The strategies of runs with four and with two ranks, whose code is the same: one or two runs of each are enough.
 MANY = ["ddp"] * 5 + ["zero1"] * 2 + ["fsdp"] * 3
 FEW = ["ddp", "ddp", "zero1", "fsdp"]
 Documents = dict[str, dict[str, Any]]
 
 
 def drawn(ranks: int, strategy: str, draw: random.Random) -> dict[str, Any]:
-    """Returns the configuration of a short run in which all that can vary was drawn."""
+    """Returns the configuration of a short run in which everything that can vary was drawn."""
     words = draw.random() < 0.5
     model = {"depth": draw.randint(1, 3), "width": draw.choice((3, 7, 8, 13)), "words": words}
     model["experts"] = draw.choice((0, 3))
@@ -108,7 +108,9 @@ BY_HAND = {"local": local_steps_by_hand, "delayed": delayed_steps_by_hand}
 def trained(
     documents: Documents, folder: Path, killed_after: int | None = None
 ) -> dict[str, tuple[dict[str, torch.Tensor], list[float], dict[str, float]]]:
-    """Train each of them in this rank; returns weights, rates and results. The last rank may be killed after a step."""
+    """Train each of the runs in this rank; returns weights, rates and results. The last rank may be killed after a
+    step.
+    """
     found = {}
     settings = {
         name: parse_config({"metrics": {"path": str(folder / name), "every_steps": 1, "plot": False}, **document})
@@ -134,7 +136,7 @@ def trained(
 
 
 def differences(own: Run, expected: Run) -> Iterator[str]:
-    """Yields what isn't as in the run by hand."""
+    """Yields what differs from the run by hand."""
     if own.rates != pytest.approx(expected.rates, rel=NEAR):
         yield f"rates {own.rates}, not {expected.rates}"
     if expected.losses and own.losses != pytest.approx(expected.losses, rel=NEAR):

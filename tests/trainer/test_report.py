@@ -1,4 +1,4 @@
-"""The report at a run's end has its numbers, its curves and a comparison."""
+"""The report at a run's end contains its numbers, its curves and a comparison."""
 
 from __future__ import annotations
 

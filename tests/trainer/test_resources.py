@@ -90,7 +90,7 @@ def _short_of_memory_on_rank_1(settings: Any, folder: Path) -> tuple[list[int], 
 
 
 class ShortOnce(resources.MemoryPressure):
-    """Is short of memory in the third step, on one rank."""
+    """Runs out of memory in the third step, on one rank."""
 
     def __init__(self, trainer: Trainer, short: bool) -> None:
         super().__init__(torch.device("cpu"))
@@ -107,7 +107,7 @@ class ShortOnce(resources.MemoryPressure):
 
 
 class Full(Toy):
-    """Is out of memory where its option `full` says."""
+    """Runs out of memory at the place that its option `full` names."""
 
     def run_out(self, where: str) -> None:
         if self.options["full"] == where:

@@ -1,4 +1,4 @@
-"""A resumed run equals an uninterrupted one to the bit (`checkpoints/snapshots`)."""
+"""A resumed run equals an uninterrupted one bit for bit (`checkpoints/snapshots`)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(tmp_path: Path, ra
 
 @pytest.mark.torch
 def test_what_may_change_from_one_attempt_to_the_next_and_what_may_not(tmp_path: Path) -> None:
-    """Precision, batch and length may; another model or optimizer is a sentence. BatchNorm needs two samples a pass."""
+    """Precision, batch and length may change; another model or optimizer is an error. BatchNorm needs two samples per
+    pass.
+    """
     toy: dict[str, Any] = {"name": "tests.trainer.toy:Toy", "options": {"double": False, "norm": True}}
     changes: dict[str, Any] = {"task": toy, "optimizer": {"name": "sgd", "lr": 0.1}, "precision": {"compute": "fp32"}}
     run_ranks(1, train, config(tmp_path, **changes))

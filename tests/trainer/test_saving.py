@@ -1,4 +1,4 @@
-"""A save that is killed or meets a full disk leaves a loadable checkpoint, and training goes on."""
+"""A save that is killed, or that fills the disk, leaves a loadable checkpoint, and training continues."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from trainloop.trainer import Trainer
 
 @pytest.mark.torch
 def test_kill_9_at_any_point_of_a_save_leaves_a_loadable_checkpoint(tmp_path: Path) -> None:
-    """Saves follow each other without a pause, so that a kill nearly always comes in the middle of one."""
+    """Saves follow each other without a pause, so that a kill nearly always hits the middle of one."""
     for delay in (0.02, 0.11, 0.23):
         process = start_rank(_save_for_ever, 0, 1, free_port(), tmp_path / "out", tmp_path)
         while not storage.complete(tmp_path):
@@ -79,8 +79,8 @@ def test_training_goes_on_when_the_disk_is_full(tmp_path: Path, ranks: int, how:
 
 
 class SmallDisk:
-    """Stands for a file system of `size` bytes under `folder`, for what torch.save writes. With `honest` false it says
-    that there is room when there is none, as where a quota is the limit.
+    """Stands in for a file system of `size` bytes under `folder`, for what torch.save writes. With `honest` false it
+    reports free space when there is none, as if a quota were the limit.
     """
 
     def __init__(self, folder: Path, size: int, *, honest: bool = True, number: int = errno.ENOSPC) -> None:
@@ -104,7 +104,7 @@ class SmallDisk:
 
 
 class _Full:
-    """Writes until the disk is full; what was written until then takes its place."""
+    """Writes until the disk is full; everything written before that occupies space."""
 
     def __init__(self, stream: Any, disk: SmallDisk) -> None:
         self.stream, self.disk, self.left = stream, disk, disk.free()
@@ -139,7 +139,7 @@ def _state(step: int) -> dict[str, Any]:
 def test_a_full_disk_makes_room_by_older_checkpoints_and_never_by_the_last_that_can_be_read(
     tmp_path: Path, honest: bool
 ) -> None:
-    """Room is for four and a half; the newest is damaged, one has a tag, one is broken."""
+    """There is room for four and a half checkpoints; the newest is damaged, one has a tag, one is broken."""
     checkpoints = [saving.write(tmp_path, step, _state(step), {}) for step in (1, 2, 3, 4)]
     storage.set_tag(checkpoints[0], "kept")
     (checkpoints[1].path / storage.MANIFEST).unlink()
@@ -151,7 +151,7 @@ def test_a_full_disk_makes_room_by_older_checkpoints_and_never_by_the_last_that_
         left = {path.name for path in tmp_path.glob("step-*")}
         assert left == {"step-000000001.1", "step-000000003.1", "step-000000005.1"}
         assert storage.verify(written.path) is None
-        # The disk's own share is full of what others have.
+        # The disk is full of others' files.
         disk.size = int(2.2 * STATE_BYTES)
         why = "No space left on device" if honest else "Disk quota exceeded"
         sentence = f"checkpoint of step 6 can't be written to {tmp_path}: {why}; .* bytes are free, 40,000 and a little"
@@ -195,7 +195,9 @@ def test_a_disk_that_others_fill_in_the_midst_of_a_save_counts_what_the_save_had
 def test_a_file_that_a_full_disk_cut_off_is_no_part_of_the_next_try(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Whichever file of a checkpoint it is. The manifest, cut off, named itself among the files of the next one."""
+    """This holds for whichever file of a checkpoint is cut off. A manifest that was cut off used to list itself among
+    the next one's files.
+    """
     for step in (1, 2, 3):
         written(tmp_path, step)
     opened, refused = Path.open, list[str]()
@@ -217,7 +219,7 @@ def test_a_file_that_a_full_disk_cut_off_is_no_part_of_the_next_try(
 
 
 def test_what_a_checkpoint_needs_is_said_to_be_at_least_what_was_written_of_it(tmp_path: Path) -> None:
-    """Of a small model, with 4,000 bytes in a thousand tensors here, the file's own structure is the larger part."""
+    """In a small model, here 4,000 bytes in a thousand tensors, the file's own structure is the larger part."""
     state = {str(number): torch.zeros(1) for number in range(1_000)}
     sentence = "; 150,000 bytes are free, 1[0-9]{2},[0-9]{3} and a little more are needed"
     with SmallDisk(tmp_path, 150_000).mounted(), pytest.raises(CheckpointError, match=sentence):
@@ -233,7 +235,7 @@ def test_where_none_can_be_read_a_full_disk_deletes_nothing(tmp_path: Path) -> N
 
 
 def test_the_room_that_a_state_needs_is_never_said_to_be_more_than_it_takes(tmp_path: Path) -> None:
-    """Tied weights share their memory, and a view brings all of it along."""
+    """Tied weights share their memory, and a view brings its whole tensor along."""
     tensor = torch.zeros(10_000)
     for state in ({"a": tensor, "b": [tensor]}, {"part": tensor[:10]}, {"none": 1}, {"empty": torch.empty(0)}):
         file = saving.write(tmp_path, 1, state, {}).path / storage.STATE
@@ -253,7 +255,7 @@ def test_the_room_that_a_state_needs_is_never_said_to_be_more_than_it_takes(tmp_
     ids=["sync", "thread, quota", "sharded, quota", "sharded, thread", "own disks, quota"],
 )
 def test_a_run_on_a_full_disk_saves_its_end(tmp_path: Path, ranks: int, how: dict[str, Any], honest: bool) -> None:
-    """Room is for two checkpoints and a half, and five would be kept."""
+    """There is room for two and a half checkpoints, and five would be kept."""
     settings = config(tmp_path, **{**EXACT, "steps": 6})
     saved = run_ranks(ranks, _on_a_small_disk, settings, tmp_path, dict(how), honest)
     for rank in saved:
@@ -290,7 +292,7 @@ def _on_a_small_disk(settings: Config, folder: Path, how: dict[str, Any], honest
 def test_a_node_that_lacks_a_checkpoint_makes_room_for_it_or_all_ranks_say_what_is_needed(
     tmp_path: Path, size: float
 ) -> None:
-    """The disk of rank 1 has the older steps that it has room for, and rank 0's own disk has step 4 too."""
+    """Rank 1's disk has as many older steps as fit, and rank 0's own disk has step 4 too."""
     older = [step for step in (1, 2, 3) if step <= size]
     for step in older:
         for disk in ("disk0", "disk1"):
@@ -320,7 +322,7 @@ def _given_on_a_small_disk(folder: Path, size: int) -> int | str:
 
 @pytest.mark.torch
 def test_a_disk_that_refuses_a_copy_in_its_midst_leaves_no_rank_waiting(tmp_path: Path) -> None:
-    """No file may have more than 20,000 bytes on rank 1, as where a quota is the limit."""
+    """On rank 1 no file may exceed 20,000 bytes, as if a quota were the limit."""
     saving.write(tmp_path / "disk0", 4, _state(4), {})
     [sentence] = set(run_ranks(2, _given_where_files_are_cut_off, tmp_path))
     assert "rank 1 lacks a checkpoint that others have: checkpoint of step 4 can't be written to" in sentence
@@ -343,7 +345,9 @@ def _on_a_disk_that_refuses_every_write(settings: Config) -> str:
 
 
 def _to_its_end_with_files_of(size: int, settings: Config) -> str:
-    """Returns what a run ends with where no file may have more than `size` bytes: a disk gets full in one."""
+    """Returns the result of a run in which no file may exceed `size` bytes: the disk fills up in the middle of
+    a file.
+    """
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
@@ -358,7 +362,7 @@ def _to_its_end_with_files_of(size: int, settings: Config) -> str:
 
 @pytest.mark.torch
 def test_a_disk_that_refuses_every_write_does_not_end_a_run(tmp_path: Path) -> None:
-    """Metrics are on the checkpoints' disk by default; the weights alone are written when all is done."""
+    """By default metrics are on the checkpoints' disk; the weights alone are written when everything else is done."""
     hook, checkpoint = f"{__name__}:be_quiet", {"path": str(tmp_path / "saved"), "every_steps": 2}
     settings = config(tmp_path, checkpoint=checkpoint, hooks=[hook])
     [end] = run_ranks(1, _on_a_disk_that_refuses_every_write, settings)

@@ -1,4 +1,4 @@
-"""The learning rate has an exact sequence."""
+"""The learning rate follows an exact sequence."""
 
 from __future__ import annotations
 

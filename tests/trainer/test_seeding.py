@@ -1,4 +1,4 @@
-"""Two deterministic runs are equal to the bit."""
+"""Two deterministic runs are equal bit for bit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_two_deterministic_runs_are_equal_to_the_bit() -> None:
     changes = {**toy(dropout=0.5), "seed": {"value": 5, "deterministic": True}}
     first, second = (run_ranks(2, _seeded, config(**changes)) for _ in range(2))
     assert first == second
-    assert first[0] != first[1]  # Each rank has random numbers of its own.
+    assert first[0] != first[1]  # Each rank draws different random numbers.
 
 
 def _seeded(settings: Any) -> list[float]:

@@ -1,4 +1,4 @@
-"""Values that ranks send each other arrive as they were, and what is no message is refused."""
+"""Values that ranks send each other arrive unchanged, and anything that isn't a message is refused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainloop.distributed.serialization import decode, encode
 from trainloop.errors import TrainingError
 
 SCALARS = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text()
-#: All types that numbers are computed and kept in.
+#: All types in which numbers are computed and kept.
 KINDS = (
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2),
     *(torch.complex64, torch.complex128, torch.bool),

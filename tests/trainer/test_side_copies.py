@@ -1,4 +1,4 @@
-"""An accelerator's state is copied for a checkpoint beside the next passes, and nobody waits (`checkpoints/saving`)."""
+"""An accelerator's state is copied for a checkpoint during the next passes, and nobody waits (`checkpoints/saving`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainloop.trainer import Trainer
 
 
 class Stream:
-    """Is a device's second queue, whose copies are made as late as the device may make them."""
+    """Plays a device's second queue, whose copies are made as late as the device may make them."""
 
     def __init__(self, device: torch.device) -> None:
         self.behind: Any = None
@@ -49,7 +49,7 @@ class Event:
         self.stream, self.reached = stream, threading.Event()
 
     def wait(self) -> None:
-        """The device's own queue waits: what is behind this line runs when the copies are made."""
+        """The device's own queue waits: the code below this line runs when the copies are made."""
         for into, source in self.stream.copies:
             into.copy_(source)
         self.stream.copies.clear()

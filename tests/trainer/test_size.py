@@ -1,5 +1,5 @@
-"""What a run with default settings imports (`run`, `trainer`) is small enough to be read in an evening, and
-docs/training.md says how large its modules are.
+"""A run with default settings imports few enough lines (`run`, `trainer`) to read in an evening, and docs/training.md
+lists the size of its modules.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from tests.trainer.ranks import environment, exit_codes, free_port, start_comman
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "images" / "trainer" / "trainloop"
 
-#: Lines of code of the loop proper. A module is one idea, so what only some runs use of it counts too.
+#: Lines of code of the loop proper. A module is one idea, so code in it that only some runs use counts too.
 LIMIT = 3_850
 #: Lines of code of all modules.
 WHOLE_LIMIT = 11_420
 #: Lines of code of the library beside the loop, which any script may use.
 LIBRARY = ("recovery", "continuing")
 LIBRARY_LIMIT = 3_599
-#: Tokens that make no line one of code.
+#: Tokens that don't make a line count as code.
 _NOTHING = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 
 def lines_of_code(source: str) -> int:
-    """Returns how many lines have code on them: neither blank ones, comments nor docstrings count."""
+    """Returns how many lines contain code; blank lines, comments and docstrings don't count."""
     docstrings: set[int] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -63,13 +63,13 @@ OPTIONS = [
 
 @pytest.fixture(scope="module")
 def loop(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Returns the sources that a rank of two imports, by path in the package: the run trains a task of one's own with
-    default settings, evaluates and saves; what comes once after the last step, the report and the export, is left out.
+    """Returns the sources that one of two ranks imports, by path in the package. The run trains a user's own task with
+    default settings, evaluates and saves. The report and the export, which come once after the last step, are left out.
     """
     folder, port = tmp_path_factory.mktemp("run"), free_port()
     options = [*OPTIONS, f"checkpoint.path={folder}", f"metrics.path={folder}"]
     arguments = [part for option in options for part in ("--set", option)]
-    # Only the first begins as a clean Python, which is slow; its peer is forked.
+    # Only the first starts as a clean Python, which is slow; its peer is forked.
     peer = start_command(folder / "peer", trainloop, *arguments, **environment(1, 2, port))
     environ = {**os.environ, "PYTHONPATH": str(ROOT), **environment(0, 2, port)}
     command = [sys.executable, "-c", RANK, *arguments]
@@ -104,7 +104,7 @@ def test_all_of_trainloop_stays_under_its_limit() -> None:
 
 
 def test_the_guide_to_the_code_has_every_module_with_its_size(loop: dict[str, str]) -> None:
-    """docs/training.md, "Reading the code"; a tenth more or less is still true."""
+    """The table is in docs/training.md, "Reading the code"; sizes may be off by a tenth."""
     rows = re.findall(r"^\| (\d+) \| (`.+?`) \|", (ROOT / "docs" / "training.md").read_text(), flags=re.MULTILINE)
     named = {name: int(size) for size, names in rows for name in re.findall(r"`(.+?)`", names)}
     sizes = {

@@ -1,4 +1,4 @@
-"""Real agents find which rank hung, by `distributed/diagnostics`, and below a user's launcher."""
+"""Real agents find which rank hung, with `distributed/diagnostics`, and below a user's launcher."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ read_a_batch_for_ever() if rank == 1 else wait_for_the_other()
 
 
 def test_the_ranks_below_a_torchrun_of_the_users_own_are_diagnosed(job: Job) -> None:
-    """It hangs off a shell, as a user's script has it; the manifest's RANK is inherited by all of them."""
+    """The launcher runs below a shell, as in a user's script; all ranks inherit the manifest's RANK."""
     path = job.folder / "train.py"
     path.write_text(LAUNCHED)
     torchrun = f"{sys.executable} -m torch.distributed.run --nproc-per-node=2 {path}; exit $?"
@@ -117,7 +117,7 @@ def test_the_ranks_below_a_torchrun_of_the_users_own_are_diagnosed(job: Job) -> 
 
 
 def evidence_and_report(stream: Stream) -> tuple[dict[int, dict[str, Any]], dict[str, Any]]:
-    """Returns each rank's newest evidence, and the report of the failure."""
+    """Returns each rank's newest evidence, and the failure's report."""
     found: dict[int, dict[str, Any]] = {}
     while True:
         line = stream.until(

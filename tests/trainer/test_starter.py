@@ -1,4 +1,4 @@
-"""What `trainmaster init` writes trains under plain torchrun as it is, and goes on from its checkpoint."""
+"""The files that `trainmaster init` writes train under plain torchrun unchanged, and resume from their checkpoint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainmaster.cli.manifests import Project
 
 
 def script(folder: Path, steps: int) -> str:
-    """What the script prints in a rank."""
+    """Returns what the script prints in a rank."""
     os.chdir(folder)
     os.environ["STEPS"] = str(steps)
     with contextlib.redirect_stdout(io.StringIO()) as printed:
@@ -24,7 +24,7 @@ def script(folder: Path, steps: int) -> str:
 
 
 def trained(folder: Path, steps: int) -> list[str]:
-    """What it prints with two ranks, apart from which process each of them is."""
+    """Returns what the script prints with two ranks, except which process each of them is."""
     return shown("".join(run_ranks(2, script, folder, steps)))
 
 
@@ -41,7 +41,7 @@ def trained_by_torchrun(folder: Path, steps: int) -> list[str]:
 
 
 def torchrun(folder: Path) -> None:
-    """Be torchrun; only its ranks begin as a clean Python."""
+    """Do what torchrun does; only its ranks start as a clean Python."""
     from torch.distributed.run import main
 
     os.chdir(folder)
@@ -57,6 +57,6 @@ def test_it_trains_and_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     assert trained_by_torchrun(tmp_path / "interrupted", 50)[0].startswith("step 50/50 loss ")
     then = trained(tmp_path / "interrupted", 60)
     assert then[0].startswith("rank 0: continues after step 50, ")
-    # As if nothing had been.
+    # As if nothing had been there.
     whole = trained(tmp_path / "whole", 60)
     assert then[1:] == whole[-1:] and whole[-1].startswith("step 60/60 loss ")

@@ -1,4 +1,4 @@
-"""Times of a step are the device's own, and are read only where they are reported."""
+"""A step's times are the device's own, and are read only where they are reported."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.torch
 
 
 class Queue:
-    """Is a device whose queue takes 10 ms from one event to the next, on rank 1 30 ms, whatever the host does."""
+    """Plays a device whose queue takes 10 ms from one event to the next, 30 ms on rank 1, whatever the host does."""
 
     now = 0.0
     recorded = 0
@@ -32,7 +32,9 @@ class Queue:
 
 
 class Event:
-    """Has what the loop uses of torch.Event; its times are read when it has been waited for, as on a device."""
+    """Has the parts of torch.Event that the loop uses; its times can be read once it has been waited for, as on a
+    device.
+    """
 
     def __init__(self, device: torch.device, enable_timing: bool = False) -> None:
         assert device.type == "meta" and enable_timing
@@ -53,8 +55,8 @@ class Event:
 
 
 def _on_a_device(settings: Config) -> tuple[list[int], list[list[float]], float]:
-    """Train; returns how many steps were made when an event was waited for, the shares after each step, and what this
-    rank reports of its computing.
+    """Train; returns how many steps were made when an event was waited for, the shares after each step, and the
+    computing time that this rank reports.
     """
     os.environ["TRAINMASTER_PROGRESS_FILE"] = f"{settings.metrics.path}/progress-{os.environ['RANK']}"
     shares: list[list[float]] = []
@@ -64,7 +66,7 @@ def _on_a_device(settings: Config) -> tuple[list[int], list[list[float]], float]
         trainer.exchange.clock = Clock(torch.device("meta"))
         trainer.after_step.append(lambda trainer: shares.append(list(trainer.balancer.weights)))
         trainer.run()
-    # Five events a step: its begin, from when to when it waited for the global count, this rank's last gradient, all
+    # Five events per step: its begin, begin and end of the wait for the global count, this rank's last gradient, all
     # ranks' gradients.
     reported = json.loads(Path(os.environ["TRAINMASTER_PROGRESS_FILE"]).read_text())
     return sorted({wait // 5 for wait in Queue.waits}), shares, reported["computeSeconds"]
@@ -79,12 +81,12 @@ def test_a_steps_times_are_the_devices_and_wait_for_it_only_where_a_line_is_due(
     assert [line["step"] for line in lines] == [1, 4, 8, 10]
     for line in lines:
         assert line["rankComputeSeconds"] == pytest.approx([0.02, 0.06])
-        # A share of the host's time, which both ranks' means are divided by.
+        # A share of the host's time, by which both ranks' means are divided.
         assert line["communication"] * line["stepSeconds"] == pytest.approx((0.01 + 0.03) / 2)
 
 
 class Ticks(Clock):
-    """Is a host's clock on which a second passes from one look at it to the next."""
+    """Plays a host's clock that advances a second between two readings."""
 
     seconds = 0.0
 
@@ -94,7 +96,7 @@ class Ticks(Clock):
 
 
 def _with_a_late_rank(settings: Config) -> None:
-    """Train with a rank 1 whose data comes 100 s late: rank 0 waits for its count."""
+    """Train with a rank 1 whose data arrives 100 s late: rank 0 waits for its count."""
     summing = World.summing
 
     def late(world: World, values: Sequence[float]) -> Callable[[], list[float]]:
@@ -120,7 +122,7 @@ def test_waiting_for_a_rank_that_is_late_isnt_computing(tmp_path: Path) -> None:
 
 
 def test_shares_follow_the_devices_speed_at_the_same_step_on_all_ranks() -> None:
-    """After two steps of warm-up three are measured: rank 1's device is three times as slow."""
+    """After two warm-up steps three are measured; rank 1's device is three times as slow."""
     metrics: dict[str, Any] = {"path": os.environ["TRAINLOOP_TEST_REPORTS"], "every_steps": 100, "plot": False}
     balance = {"enabled": True, "warmup": 2, "every": 3}
     for waits, shares, _ in run_ranks(2, _on_a_device, config(metrics=metrics, balance=balance, steps=7)):

@@ -67,7 +67,7 @@ def test_the_statistics_of_batch_norm_are_the_same_on_all_ranks_when_the_model_i
 
 
 class Turns(nn.Module):
-    """Turns pairs of numbers by complex ones, as rotary positions do."""
+    """Rotates pairs of numbers by complex ones, as rotary positions do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ def test_sharded_checkpoints_are_written_by_all_ranks_and_loaded_by_more(tmp_pat
 
 
 def test_local_steps_of_one_with_sgd_are_ddp_and_more_come_near() -> None:
-    """Averaging weights after every step of plain SGD is averaging gradients; with several steps it is not the same."""
+    """Averaging weights after every step of plain SGD averages gradients; with several steps it isn't the same."""
     plain = {"optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0, "max_norm": None}, "steps": 40}
     ddp, local = (run_ranks(2, train, config(**plain, communication={"local_steps": steps}))[0] for steps in (1, 4))
     assert 0 < largest_difference(ddp["weights"], local["weights"]) < 0.2
@@ -123,7 +123,7 @@ def test_local_ranks_are_equal_after_an_average() -> None:
 
 
 def test_a_model_of_any_shape_trains_under_fsdp_as_one_process_does() -> None:
-    """Experts that a rank's batch doesn't reach, and those that no rank's does, are part of it."""
+    """This includes experts that one rank's batch, or no rank's batch, reaches."""
     [alone] = run_ranks(1, _all_shapes, "ddp")
     for shape, (sharded, results) in run_ranks(3, _all_shapes, "fsdp")[-1].items():
         assert largest_difference(sharded, alone[shape][0]) < 1e-10, shape
@@ -144,9 +144,9 @@ def _all_shapes(strategy: str) -> dict[str, Any]:
 
 
 def test_deepseek_trains_under_fsdp_as_under_ddp(tmp_path: Path) -> None:
-    """Its norms and its router compute in fp32, so that sums over a batch's rows follow how it is spread."""
+    """Its norms and its router compute in fp32, so sums over a batch's rows depend on how the batch is spread."""
     (tmp_path / "text.txt").write_bytes(bytes(range(32, 97)) * 20)
-    # The grouped product of the experts isn't there in double precision.
+    # The experts' grouped product doesn't exist in double precision.
     fields = {**DEEPSEEK, "experts_implementation": "eager"}
     options = {"config": fields, "path": str(tmp_path / "text.txt"), "context": 16, "held_out": 0.2}
     task = {"name": "causal-lm", "options": options}

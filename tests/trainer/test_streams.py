@@ -1,4 +1,4 @@
-"""Data without an index trains as data with one does, is read once by every rank, and is resumed where it was
+"""Data without an index trains like indexed data; every rank reads it once, and a resume continues at its place
 (`streams`).
 """
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.torch
 
 
 class Plain(IterableDataset[Any]):
-    """Gives the samples one after the other, in an order of the epoch's own."""
+    """Yields the samples one after the other, in a different order each epoch."""
 
     def __init__(self, samples: list[Any], options: dict[str, Any]) -> None:
         self.samples, self.options, self.epoch = samples, options, 0
@@ -49,7 +49,7 @@ class Plain(IterableDataset[Any]):
 
 
 class Stateful(Plain):
-    """Knows its own place, as torchdata has it, and so goes on without reading again what is done."""
+    """Knows its own place, as torchdata's datasets do, and so continues without reading finished samples again."""
 
     place = 0
     read = 0
@@ -70,14 +70,14 @@ class Stateful(Plain):
 
 
 class Pathlike(Stateful):
-    """Its state has something that no checkpoint is read with."""
+    """Its state contains something that a checkpoint can't be read with."""
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "file": Path("data")}
 
 
 class Streamed(Toy):
-    """The toy task with its training data as a stream; `options` say what is wrong with it."""
+    """Trains the toy task with its training data as a stream; `options` choose what is wrong with it."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         super().__init__(options)
@@ -103,7 +103,7 @@ def _log(path: Path) -> str:
 
 @pytest.mark.parametrize(("ranks", "workers"), [(2, 1), (3, 0)])
 def test_steps_are_those_of_the_same_samples_by_index_at_any_number_of_ranks(ranks: int, workers: int) -> None:
-    """Of 20 samples an epoch has batches of 8, 8 and 4; each epoch has another order."""
+    """With 20 samples an epoch has batches of 8, 8 and 4; each epoch has a different order."""
     [expected] = run_ranks(1, train, config(**{**UNEVEN, "task": {**UNEVEN["task"], "name": f"{__name__}:Listed"}}))
     runs = run_ranks(ranks, train, config(**{**UNEVEN, **streamed(samples=20)}, data={"workers": workers}))
     assert largest_difference(runs[0]["weights"], expected["weights"]) < 1e-12
@@ -115,7 +115,7 @@ def test_steps_are_those_of_the_same_samples_by_index_at_any_number_of_ranks(ran
 def test_a_resumed_run_on_a_stream_equals_an_uninterrupted_one_to_the_bit(
     tmp_path: Path, stateful: bool, workers: int
 ) -> None:
-    """Two epochs of 40 samples; the run is ended in the midst of each."""
+    """The run has two epochs of 40 samples, and is ended in the middle of each."""
     options = {**EXACT["task"]["options"], "stateful": stateful}
     changes = {**EXACT, **streamed(**options), "steps": 10, "data": {"workers": workers}}
     through = run_ranks(2, train, config(**changes))[0]["weights"]
@@ -131,7 +131,7 @@ def test_every_sample_of_a_stream_is_seen_once_when_the_number_of_ranks_changes_
     changes: dict[str, Any] = {**streamed(samples=20), "steps": 5, "batch": {"size": 4}}
     before = run_ranks(2, train, config(tmp_path, **changes), 2)
     after = run_ranks(4, train, config(tmp_path, **changes))
-    # A rank that goes on makes a pass over its next sample first, the rehearsal.
+    # A rank that continues first makes a pass over its next sample, the rehearsal.
     seen = [*(rank["seen"] for rank in before), *(rank["seen"][1:] for rank in after)]
     assert sorted(sample for samples in seen for sample in samples) == [*range(20)]
 
@@ -139,7 +139,7 @@ def test_every_sample_of_a_stream_is_seen_once_when_the_number_of_ranks_changes_
 def test_a_shuffle_without_a_seed_is_the_same_on_all_ranks_and_after_a_resume_where_a_process_reads(
     tmp_path: Path,
 ) -> None:
-    """In the training process it draws from the rank's own generators, and that is said."""
+    """In the training process the shuffle draws from the rank's own generators, and the loop reports that."""
     changes = {**streamed(samples=20, shuffle=True), "steps": 5, "batch": {"size": 4}}
     own = {**changes, "data": {"workers": 3}}
     before = run_ranks(2, train, config(tmp_path, **own), 2)
@@ -168,7 +168,7 @@ def test_a_stream_that_raises_is_named_with_the_place(workers: int) -> None:
 
 
 class Once(Streamed):
-    """Its stream has samples in the first epoch alone."""
+    """Its stream has samples in the first epoch only."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         super().__init__(options)
@@ -208,7 +208,7 @@ def test_one_process_of_a_rank_reads_a_stream(tmp_path: Path) -> None:
 
 
 def test_a_state_of_its_own_spares_reading_again_what_is_done(tmp_path: Path) -> None:
-    """The few samples that a checkpoint is verified by are read at each start, and leave the stream where it is."""
+    """The few samples by which a checkpoint is verified are read at each start, and leave the stream where it is."""
     changes = {**streamed(stateful=True), "steps": 5}
     run_ranks(1, train, config(tmp_path, **changes), 3)
     assert run_ranks(1, _read, config(tmp_path, **changes)) == [8 + 8 + 16]

@@ -23,7 +23,7 @@ from trainloop.trainer import Trainer
 
 @pytest.fixture(scope="module")
 def english(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns real English text that every Python brings: its own reference, 700 KB."""
+    """Returns real English text that comes with every Python: its own reference, 700 KB."""
     file = tmp_path_factory.mktemp("text") / "english.txt"
     file.write_text("\n".join(pydoc_data.topics.topics.values()))
     return file
@@ -121,7 +121,7 @@ def test_a_tsv_is_read_as_glue_writes_it(pairs: Path) -> None:
 
 @pytest.fixture
 def hub_format(tmp_path: Path, pairs: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Returns the pairs as a DatasetDict of Hugging Face's library, 265 MB: `make test-torch` installs it."""
+    """Returns the pairs as a DatasetDict of Hugging Face's library, 265 MB, which `make test-torch` installs."""
     library = pytest.importorskip("datasets", reason="reading save_to_disk's files is left out: no package datasets")
     monkeypatch.setattr(library.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     names = ("sentence1", "sentence2", "label")
@@ -148,7 +148,7 @@ def test_a_dataset_that_save_to_disk_wrote_trains_as_its_tsv_does(tmp_path: Path
 def test_a_name_on_the_hub_is_owner_name_and_subset(
     tmp_path: Path, pairs: Path, hub_format: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """datasets takes a relative folder laid out as the hub's repositories are for such a repository."""
+    """datasets treats a relative folder with the layout of a hub repository as such a repository."""
     repository = tmp_path / "owner" / "name"
     (repository / "one").mkdir(parents=True)
     for split, rows in hub_format.items():

@@ -1,8 +1,8 @@
-"""Ranks that share each layer are one process (`parallel/sharded`).
+"""Ranks that share each layer compute what one process does (`parallel/sharded`).
 
-What torch works out for each operation on shared layers takes a rank a second and serves the runs that follow in its
-process, so a group of ranks makes several runs. Two ways with two ranks are tested by resuming alone, because four ways
-with four ranks are the same code.
+For each operation on shared layers, torch's preparation takes a rank a second and serves later runs in the same
+process, so a group of ranks makes several runs. Only resuming is tested with two ways and two ranks, because four ways
+with four ranks use the same code.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.torch
 
 
 def _settings(folder: Path, tensor: int = 1, **changes: Any) -> Config:
-    """Returns a run of the built-in decoder; with more ranks than one it is `tensor` ways tensor parallel."""
+    """Returns a run of the built-in decoder; with more than one rank it is `tensor` ways tensor parallel."""
     text = folder / "text.txt"
     text.write_bytes(bytes((7 * index * index + index // 11) % 64 + 32 for index in range(600)))
     options = {"path": str(text), "context": 16, "held_out": 0.2, "layers": 2, "width": 16, "heads": 4, "dropout": 0.0}
@@ -53,7 +53,7 @@ def _run(settings: Config, world: World, steps: int | None) -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
         trainer, lines = Trainer(settings, world), list[float]()
         trainer.after_step.append(lambda trainer: lines.append(trainer.optimizer.param_groups[0]["lr"]))
-        # Every rank makes the line, and rank 0 alone writes it.
+        # Every rank makes the line, but only rank 0 writes it.
         patch.setattr(trainer.log, "step", lambda step, total, line: lines.extend([line["loss"], line["gradNorm"]]))
         trainer.prepare()
         start = weights(trainer)
@@ -74,7 +74,7 @@ def test_ranks_that_share_each_layer_are_one_rank_of_the_data() -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns the place of the text."""
+    """Returns the folder with the text."""
     return tmp_path_factory.mktemp("text")
 
 
@@ -87,8 +87,8 @@ def alone(folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def of_four(folder: Path) -> list[list[dict[str, Any]]]:
-    """Returns what each of four ranks has of these runs: two ways, four ways, two ways with dropout, and two that save
-    after two steps.
+    """Returns the results of these runs on each of four ranks: two ways, four ways, two ways with dropout, and two that
+    save after two steps.
     """
     two = _settings(folder, 2)
     dropout = two.task.model_copy(update={"options": {**two.task.options, "dropout": 0.3}})
@@ -97,7 +97,7 @@ def of_four(folder: Path) -> list[list[dict[str, Any]]]:
 
 
 def _saved(folder: Path, tensor: int) -> list[Config]:
-    """Returns runs with checkpoints, in both forms."""
+    """Returns runs with checkpoints, in both formats."""
     forms = ("full", "sharded")
     return [
         _settings(folder, tensor, checkpoint={"path": str(folder / f"checkpoints-{form}"), "format": form})
@@ -134,7 +134,9 @@ def test_checkpoints_go_from_one_layout_to_any_other_to_the_bit(
 
 
 def test_dropout_is_the_same_where_activations_are(of_four: list[list[dict[str, Any]]]) -> None:
-    """Ranks of a group that drew other masks would compute other losses, and other gradients of the whole layers."""
+    """If ranks of a group drew different masks, they would compute different losses, and different gradients of the
+    whole layers.
+    """
     runs = [rank[2] for rank in of_four]
     assert all(run["lines"] == runs[0]["lines"] for run in runs)
     assert all(same_bits(run["weights"], runs[0]["weights"]) for run in runs)

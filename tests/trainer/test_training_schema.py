@@ -1,4 +1,4 @@
-"""The operator refuses of `training` what the bundled loop would refuse, and nothing that it would take."""
+"""The operator rejects of `training` what the bundled loop would reject, and accepts everything else."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ JUNK: list[Any] = [
     *(None, True, False, 0, 1, -1, 2, 0.5, 1.0, -0.5, 1e30, 10**30, "", "x", "3", " 3 ", "3.0", "1_000", "0.5", "1e-3"),
     *("inf", "nan", "off", "yes", "True", "(", [], {}, [0.9, 0.99], [0.9], [1, 2], ["x"], ["a:b"], {"x": 1}, "auto"),
 ]
-# Rules between fields that JSON's schema can't say; the loop's own tests have them.
+# JSON schema can't express rules between fields; the loop's own tests cover them.
 BETWEEN_FIELDS = (
     "these don't go together",
     "the accumulation follows",

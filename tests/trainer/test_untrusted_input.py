@@ -31,7 +31,7 @@ def _refuse(*_: Any, **__: Any) -> None:
 
 
 def _without_pickle(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call it where no pickle can be read, torch's own included."""
+    """Call a function while no pickle can be read, by torch either."""
     with pytest.MonkeyPatch.context() as patch:
         for module, name in ((pickle, "loads"), (pickle, "load"), (pickle, "Unpickler")):
             patch.setattr(module, name, _refuse)
@@ -90,7 +90,7 @@ def test_another_rank_names_no_file_outside_of_the_directory(tmp_path: Path, nam
 
 
 class Harm:
-    """A pickle of it makes a file where it is read."""
+    """Makes a file where its pickle is read."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark
@@ -100,7 +100,7 @@ class Harm:
 
 
 def _put(checkpoint: storage.Checkpoint, name: str, content: bytes) -> None:
-    """Put a file into a checkpoint, and the hashes that go with it: a program that can write there can do that too."""
+    """Put a file into a checkpoint, with matching hashes: a program that can write there can do that too."""
     file = checkpoint.path / name
     file.parent.mkdir(exist_ok=True, parents=True)
     file.write_bytes(content)

@@ -1,4 +1,4 @@
-"""`trainloop checkpoints list`, `show` and `verify` print what a directory has, and what is wrong with it."""
+"""`trainloop checkpoints list`, `show` and `verify` print a directory's contents, and what is wrong with them."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_a_lineage_goes_on_in_the_directory_that_a_run_started_from(tmp_path: Pa
 
 
 def test_another_line_s_checkpoint_is_no_parent_though_it_got_the_name(tmp_path: Path, checkpoints: Any) -> None:
-    """Step 2 of the first line was deleted, and a second line has saved its own step 2 since."""
+    """Step 2 of the first line was deleted, and since then a second line has saved its own step 2."""
     saving.write(tmp_path, 2, {"model": {}}, {"parent": None})
     saving.write(tmp_path, 4, {"model": {}}, {"parent": "step-000000002.1"})
     assert "step-000000004.1 <- step-000000002.1\n" in checkpoints(f"show {tmp_path} 4")
@@ -167,7 +167,7 @@ def test_what_a_name_or_a_result_says_does_not_reach_the_terminal(tmp_path: Path
 
 
 def test_a_manifest_with_other_types_is_shown_without_them(tmp_path: Path, checkpoints: Any) -> None:
-    """The hashes are right: whoever can write to the volume can make such a one."""
+    """The hashes are right: anyone with write access to the volume can make such a manifest."""
     place = written(tmp_path, 1).path
     for about in (
         None,

@@ -1,4 +1,4 @@
-"""`trainloop checkpoints` is a command like others: usage, help, exit codes, pipes, completion, short numbers."""
+"""`trainloop checkpoints` behaves like other commands: usage, help, exit codes, pipes, completion, short numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever lies in a directory, `trainloop checkpoints` (`versions`) has a sentence for it, never a traceback."""
+"""`trainloop checkpoints` (`versions`) has a sentence for anything it finds in a directory, never a traceback."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def break_something(folder: Path, draw: random.Random, document: Any) -> None:
         make(path)
 
     def sealed() -> None:
-        """The manifest says what is there, so that damage gets past it; what it says beside that is anything."""
+        """Make the manifest match the files, so that damage gets past it; its other values can be anything."""
         inner = draw.choice([path for path in folder.glob("step-*") if path.is_dir()] or [folder])
         (inner / "manifest.json").unlink(missing_ok=True)
         storage.write_manifest(inner, draw.choice([2, 4]), document)
@@ -109,7 +109,7 @@ def break_something(folder: Path, draw: random.Random, document: Any) -> None:
 
 
 def anything(draw: random.Random, depth: int = 3) -> Any:
-    """Returns a value that JSON has, and those that only Python's has."""
+    """Returns any JSON value, or one that only Python's JSON has."""
     plain = [
         None,
         True,
@@ -148,7 +148,7 @@ def anything(draw: random.Random, depth: int = 3) -> Any:
 
 
 def attempt(seed: int, runs: Path, kind: str, folder: Path) -> None:
-    """Break a copy of a run's checkpoints by chance, and run every command in it, which is the working directory."""
+    """Break a copy of a run's checkpoints at random, and run every command in it; it is the working directory."""
     draw = random.Random(seed)
     for step in (2, 4):
         shutil.copytree(runs / kind / f"step-{step:09d}.1", folder / f"step-{step:09d}.1")

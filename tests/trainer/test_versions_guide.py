@@ -1,4 +1,4 @@
-"""docs/checkpoints.md shows what `trainloop checkpoints` (`versions`) prints: the page's commands are run here."""
+"""docs/checkpoints.md shows the output of `trainloop checkpoints` (`versions`); the page's commands are run here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainloop.__main__ import main
 from trainloop.config import parse_config
 
 HEADING = "Checkpoints as versions"
-#: The page's steps, and those of the shorter run that is made here.
+#: The page's steps, and those of the shorter run made here.
 STEPS = {"250": "2", "500": "4", "750": "6"}
 
 
@@ -48,7 +48,7 @@ def test_the_guide_shows_what_the_commands_print(
         capsys.readouterr()
         assert main([STEPS.get(argument, argument) for argument in arguments]) == 0
         printed = capsys.readouterr().out
-        if " diff " in command:  # which layer changes most, and what of the size of a number is its unit, is the run's
+        if " diff " in command:  # which layer changes most, and the unit of a number's size, depend on the run
             shown, printed = (
                 re.sub(r"^  (blocks|positions|tokens|output|norm).*\n", "", text, flags=re.M)
                 for text in (shown, printed)

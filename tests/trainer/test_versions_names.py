@@ -1,4 +1,6 @@
-"""A checkpoint is found by what a user calls it: a name, a step, a tag, the best one; tags are made and deleted."""
+"""A checkpoint is found by the name that a user gives: a name, a step, a tag, the best one; tags are made and
+deleted.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,10 @@ def test_a_checkpoint_has_many_names_and_all_commands_know_them(saved: Path, che
     assert found(NEWEST) == found("latest") == found("10") == found("10.1") == found("step-00000001") == NEWEST
     written(
         saved / "checkpoints", 4, 0.0
-    )  # a second version of the step, as after a roll-back, which is the latest then
+    )  # a second version of the step, as after a roll-back, which is then the latest
     assert found("good") == found("4.1") == "step-000000004.1"
     assert found("4") == found("latest") == "step-000000004.2"
-    # The run's checkpoint.best is accuracy; of equal ones the oldest is the best, as retention has it.
+    # The run's checkpoint.best is accuracy; among equal ones the oldest is the best, as for retention.
     accuracy = {one["name"]: one["results"]["accuracy"] for one in json.loads(checkpoints("list checkpoints -o json"))}
     best = max(reversed(accuracy), key=lambda name: accuracy[name])
     assert found("best") == found("best:accuracy") == found("best:accuracy:max") == best
@@ -67,7 +69,7 @@ def test_a_name_that_is_none_is_a_sentence_with_the_nearest(
 
 
 def test_a_result_that_is_no_number_is_never_the_best(tmp_path: Path, checkpoints: Any) -> None:
-    """A loss that was nan for once must not keep its checkpoint in place of the best one."""
+    """A loss that was NaN once must not keep its checkpoint in place of the best one."""
     for step, value in enumerate([float("nan"), 0.3, 0.2, 0.9], 1):
         written(tmp_path, step, value)
     assert checkpoints(f"show {tmp_path} best:accuracy").startswith("name            step-000000004.1\n")

@@ -1,4 +1,4 @@
-"""`trainloop checkpoints prune` deletes by the rule of a run, and never the last one that can be read."""
+"""`trainloop checkpoints prune` deletes by the same rule as a run, and never the last readable checkpoint."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_a_sharded_checkpoint_is_compared_with_a_full_one(saved: Path, checkpoin
 
 
 def test_a_model_of_many_tensors_is_shown_by_layer(tmp_path: Path, checkpoints: Any) -> None:
-    """1,000 tensors in 250 layers, of which layer 7 has changed most, and the last ones not at all."""
+    """The model has 1,000 tensors in 250 layers; layer 7 has changed most, and the last ones not at all."""
     names = [f"model.layers.{layer}.{part}" for layer in range(250) for part in ("q.weight", "k.weight", "q.bias", "n")]
     before = {name: torch.ones(3) for name in names}
     after = {name: value.clone() for name, value in before.items()}

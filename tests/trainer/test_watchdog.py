@@ -1,4 +1,4 @@
-"""The watchdog names the rank that the others wait for, where no agent does."""
+"""Without an agent, the watchdog names the rank that the others wait for."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_stopped_rank_is_named_by_the_others_and_the_run_goes_on_when_it_does(
     try:
         _wait_for(lambda: (tmp_path / "metrics.jsonl").is_file() and "step" in (tmp_path / "metrics.jsonl").read_text())
         os.kill(pids[1], signal.SIGSTOP)
-        # A loaded machine may hold both up for a second: that is printed too, and is another stall.
+        # A loaded machine may delay both by a second; that is printed too, as another stall.
         _wait_for(lambda: "rank 1 doesn't answer" in outs[0].read_text())
         os.kill(pids[1], signal.SIGCONT)
         time.sleep(0.5)

@@ -19,8 +19,8 @@ FEATURES, CLASSES = 6, 3
 
 #: 20 samples in batches of 8: the last step of an epoch has 4, so at four ranks with micro-batches of 1 some work more.
 UNEVEN: dict[str, Any] = {"task": {"name": "tests.trainer.toy:Toy", "options": {"samples": 20}}, "steps": 7}
-#: Single precision, dropout and Adam: a resume is only bit-exact when weights, moments, generators and buckets all are.
-#: At depth 6 the gradients fill several buckets of 4 KiB, which DDP orders anew after the first step.
+#: Single precision, dropout and Adam: a resume is bit-exact only if weights, moments, generators and buckets all are.
+#: At depth 6 the gradients fill several buckets of 4 KiB, which DDP reorders after the first step.
 EXACT: dict[str, Any] = {
     "task": {
         "name": "tests.trainer.toy:Toy",
@@ -33,7 +33,7 @@ EXACT: dict[str, Any] = {
 
 
 class Toy:
-    """Classify points; `options`: samples, seed, dropout, hidden, record (keep which samples were trained on)."""
+    """Classify points; `options`: samples, seed, dropout, hidden, record (record which samples were trained)."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.options = options
@@ -45,7 +45,8 @@ class Toy:
         self.train = [(index, points[index].to(self.dtype), labels[index]) for index in range(count)]
         self.evaluation = self.train[: count // 2]
         self.seen: list[int] = []
-        #: Training passes so far, and those (`poison`, on `poisoned_rank`) whose loss is multiplied by a million.
+        #: The number of training passes so far, and those (`poison`, on `poisoned_rank`) whose loss is multiplied by a
+        #: million.
         self.calls = 0
         mine = options.get("poisoned_rank", 0) == int(os.environ.get("RANK", "0"))
         self.poisoned = set(options.get("poison", [])) if mine else set()
@@ -86,7 +87,7 @@ class Toy:
 
 
 class Words(Toy):
-    """Predict the next number of sequences that are of uneven length, so that micro-batches have uneven padding."""
+    """Predict the next number in sequences of different lengths, so that micro-batches have different padding."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         super().__init__(options)
@@ -180,5 +181,5 @@ def same_bits(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> b
 
 
 def toy(**options: Any) -> dict[str, Any]:
-    """Returns the section of a configuration that trains on `Toy` with these options."""
+    """Returns a configuration's section that trains `Toy` with these options."""
     return {"task": {"name": "tests.trainer.toy:Toy", "options": options}}

@@ -1,4 +1,6 @@
-"""`python -m tests.why` prints the table of situations and answers; `python -m tests.why NAME` one answer whole."""
+"""`python -m tests.why` prints the table of situations and answers; `python -m tests.why NAME` prints one answer in
+full.
+"""
 
 from __future__ import annotations
 

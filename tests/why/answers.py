@@ -1,4 +1,4 @@
-"""What the diagnosis answers in each situation, and whether that is what a person names."""
+"""The diagnosis answers in each situation, and its answer is compared with the cause that a person names."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from trainmaster.client.gathering import gather
 
 @dataclass(frozen=True)
 class Answer:
-    """Answer is the diagnosis of a situation."""
+    """Holds the diagnosis of a situation."""
 
     expected: Expected
     diagnosis: Diagnosis
 
     @property
     def is_right(self) -> bool:
-        """Returns whether the cause is the expected one, and the sentence says what it must."""
+        """Returns whether the cause is the expected one, and the sentence contains the required words."""
         sentence = self.diagnosis.sentence.lower()
         return self.diagnosis.cause == self.expected.cause and all(
             word.lower() in sentence for word in self.expected.says

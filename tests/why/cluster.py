@@ -1,4 +1,4 @@
-"""A transport that answers from a situation's objects as an API server does; it refuses everything but GET."""
+"""A transport answers from a situation's objects as an API server does; it refuses everything but GET."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _KINDS = {"distributedtrainingjobs": "DistributedTrainingJob", "statefulsets": "
 
 
 class WriteAttempted(Exception):
-    """Something other than a GET was asked for."""
+    """A request was something other than a GET."""
 
 
 @dataclass
 class ClusterOfObjects:
-    """ClusterOfObjects serves a situation. `asked` has every path."""
+    """Serves a situation; `asked` contains every requested path."""
 
     expected: Expected
     asked: list[str] = field(default_factory=list)

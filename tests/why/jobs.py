@@ -1,4 +1,4 @@
-"""The jobs of `recorded.yaml` that docs/troubleshooting.md doesn't show already."""
+"""The jobs of `recorded.yaml` that docs/troubleshooting.md doesn't already show."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`python -m tests.why.record [JOB...]` makes the situations of `recorded.yaml` on the embedded cluster.
 
-What is kept of each, in `recorded/JOB.json`, are the API server's objects of the job's namespace, without what no
+For each, `recorded/JOB.json` contains the API server's objects of the job's namespace, without those parts that no
 reader needs (managed fields, the agent's archive).
 """
 
@@ -27,7 +27,7 @@ from trainmaster_local.testing.clusters import Cluster, new_namespace, open_clus
 FOLDER = Path(__file__).resolve().parent
 # As kubectl names them.
 KINDS = ("dtj", "pods", "statefulsets", "events", "configmaps", "persistentvolumeclaims", "resourcequotas")
-# Seconds that a situation lasts before it is kept: events come a little after the status.
+# Seconds that a situation lasts before it is recorded: events come a little after the status.
 SETTLE = {"slow": 30.0, "well": 30.0}
 
 
@@ -41,7 +41,7 @@ def kept(cluster: Cluster, name: str, *others: str) -> list[dict[str, Any]]:
 
 
 def _is_about(item: dict[str, Any], name: str) -> bool:
-    """Returns whether it is the situation's own, or made beside it; what earlier jobs have left isn't."""
+    """Returns whether an object belongs to the situation or was made beside it, rather than left by earlier jobs."""
     about = str(item.get("involvedObject", item["metadata"])["name"])
     own = about == name or about.startswith(f"{name}-")
     return own or item["kind"] in ("ResourceQuota", "PersistentVolumeClaim", "LocalQueue")
@@ -83,7 +83,7 @@ def record(cluster: Cluster, name: str) -> None:
 
 
 def main(names: list[str]) -> None:
-    """Records the situations that are named, or all."""
+    """Records the named situations, or all."""
     entries = yaml.safe_load((FOLDER / "recorded.yaml").read_text())["recorded"]
     wanted = names or [entry["job"] for entry in entries]
     with tempfile.TemporaryDirectory() as folder, open_cluster(configure(suite_config(Path(folder)))) as shared:

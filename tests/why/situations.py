@@ -1,4 +1,4 @@
-"""The situations of this package's YAML files as typed values, with short forms made whole."""
+"""The situations of this package's YAML files become typed values, with short forms expanded."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WITHOUT_NAMESPACE = ("Node", "ClusterQueue")
 
 @dataclass(frozen=True)
 class Expected:
-    """Expected is one situation: the cluster's objects, and the cause that a person names."""
+    """Describes one situation: the cluster's objects, and the cause that a person names."""
 
     theme: str
     name: str
@@ -46,7 +46,7 @@ class Expected:
 
 @cache
 def all_situations() -> tuple[Expected, ...]:
-    """Returns all of them, in the order of the files."""
+    """Returns all situations, in the order of the files."""
     return tuple(one for path in sorted(FOLDER.glob("*.yaml")) for one in _read(path))
 
 
@@ -97,7 +97,7 @@ def _job(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _failed(failure: Mapping[str, Any], error: str, workers: int) -> dict[str, Any]:
-    """A job that its only attempt has ended."""
+    """Returns a job that ended with its only attempt."""
     who = f"worker {failure['worker']}" + (f" (rank {failure['rank']})" if "rank" in failure else "")
     message = f"{who} ended with exit code {failure['exitCode']}"
     if error.strip():
@@ -129,7 +129,7 @@ def _evidence(name: str, raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _whole(raw: Mapping[str, Any], job: str) -> dict[str, Any]:
-    """An object with the metadata that every one has."""
+    """Returns an object with the metadata that every object has."""
     item = {key: value for key, value in raw.items() if key not in ("name", "namespace", "labels", "createdAt")}
     metadata: dict[str, Any] = {"name": raw["name"], "labels": dict(raw.get("labels", {}))}
     if raw["kind"] not in _WITHOUT_NAMESPACE:
@@ -144,7 +144,7 @@ def _whole(raw: Mapping[str, Any], job: str) -> dict[str, Any]:
 
 
 def _event(text: str) -> dict[str, Any]:
-    """An event written as "Kind/name Reason: message"."""
+    """Returns an event written as "Kind/name Reason: message"."""
     head, _, message = text.partition(": ")
     about, _, reason = head.partition(" ")
     kind, _, name = about.partition("/")

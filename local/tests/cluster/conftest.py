@@ -1,4 +1,4 @@
-"""The cluster of these tests: the embedded one, a real API server, or any cluster (docs/local-cluster.md)."""
+"""These tests use the embedded cluster, a real API server, or any cluster (docs/local-cluster.md)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainmaster_local.testing.clusters import SharedCluster, open_cluster, suit
 
 @pytest.fixture(scope="session")
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedCluster]:
-    """The session's cluster."""
+    """Opens the session's cluster."""
     config = suite_config(tmp_path_factory.mktemp("cluster"))
     with open_cluster(config, os.environ.get("TRAINMASTER_TEST_KUBECONFIG")) as opened:
         yield opened

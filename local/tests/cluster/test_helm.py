@@ -1,6 +1,6 @@
-"""Helm's own engine (helm-python-sdk) against the cluster: a small chart's whole life.
+"""Helm's own engine (helm-python-sdk) runs a small chart's whole life on the cluster.
 
-Helm keeps each revision of a release in a Secret, applies manifests, runs hooks as pods and waits for what it made.
+Helm keeps each revision of a release in a Secret, applies manifests, runs hooks as pods and waits for the objects.
 """
 
 from __future__ import annotations

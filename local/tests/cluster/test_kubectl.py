@@ -1,6 +1,6 @@
-"""kubectl 1.32 and 1.37 against the cluster: objects and custom resources, and how errors are worded.
+"""kubectl 1.32 and 1.37 handle objects and custom resources on the cluster, and show its errors in Kubernetes' words.
 
-What kubectl prints is half its own and half the server's: tables, explanations and refusals are the server's.
+Half of kubectl's output is its own, half the server's: tables, explanations and refusals are the server's.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def kubectl(request: pytest.FixtureRequest, cluster: Cluster) -> Kubectl:
 
 @pytest.fixture(scope="module")
 def gauges(shared_cluster: SharedCluster) -> None:
-    """The Gauge definition, established. Gauges go with their test's namespace."""
+    """Makes the Gauge definition, and waits until it is established. Gauges are deleted with their test's namespace."""
     define(Kubectl(program(NEW), shared_cluster.kubeconfig))
 
 
@@ -250,7 +250,7 @@ def test_bad_custom_resource_is_refused(kubectl: Kubectl, gauges: None, manifest
 
 
 def test_top_level_errors(kubectl: Kubectl) -> None:
-    """The words of k8s.io/apimachinery `pkg/api/errors`, as kubectl prints them."""
+    """The words are those of k8s.io/apimachinery `pkg/api/errors`, as kubectl prints them."""
     assert kubectl.refused("get", "cm", "none") == 'Error from server (NotFound): configmaps "none" not found'
     assert kubectl.refused("get", "sts", "none") == 'Error from server (NotFound): statefulsets.apps "none" not found'
     assert kubectl.refused("get", "nopes") == 'error: the server doesn\'t have a resource type "nopes"'

@@ -1,4 +1,4 @@
-"""kubectl 1.32 and 1.37 against pods that run: tables, logs, descriptions, scaling, rollouts and deletions."""
+"""kubectl 1.32 and 1.37 handle running pods: tables, logs, descriptions, scaling, rollouts and deletions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def kubectl(request: pytest.FixtureRequest, cluster: Cluster) -> Kubectl:
 
 
 def until(check: Callable[[], object], what: str, seconds: float = 60.0) -> None:
-    """Waits for what the kubelet or an event brings a moment later."""
+    """Waits for a change that the kubelet or an event causes a moment later."""
     deadline = time.monotonic() + seconds
     while not check():
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
@@ -32,7 +32,7 @@ def until(check: Callable[[], object], what: str, seconds: float = 60.0) -> None
 
 
 def pod(name: str, *containers: tuple[str, str], **spec: object) -> str:
-    """A pod whose containers each run a line of Python."""
+    """Returns a pod whose containers each run a line of Python."""
     listed = [{"name": n, "image": IMAGE, "command": ["python3", "-u", "-c", code]} for n, code in containers]
     body = {"terminationGracePeriodSeconds": 2, "containers": listed, **spec}
     return json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": body})
@@ -63,7 +63,9 @@ while True:
 
 
 def test_a_pod_that_hangs_up_on_the_proxy_is_said_to_be_out_of_reach(kubectl: Kubectl) -> None:
-    """Kubernetes answers 503 to whatever keeps a request from its answer (apimachinery, util/proxy/transport.go)."""
+    """Kubernetes answers 503 for anything that keeps a request from its answer (apimachinery,
+    util/proxy/transport.go).
+    """
     kubectl("apply", "-f", "-", stdin=pod("p", ("c", HANGING_UP)))
     kubectl("wait", "--for=condition=Ready", "pod/p", "--timeout=60s")
 
@@ -103,7 +105,7 @@ def test_logs(kubectl: Kubectl) -> None:
         stdin=pod("p", ("first", COUNTING), ("second", "print('hello'); import time; time.sleep(600)")),
     )
     kubectl("wait", "--for=condition=Ready", "pod/p", "--timeout=60s")
-    # Without a probe a container is ready as soon as it runs, before its program has said anything.
+    # Without a probe a container is ready as soon as it runs, before its program has printed anything.
     until(lambda: kubectl("logs", "p", "-c", "first") == "line 0\nline 1\nline 2\n", "the first one's lines")
     until(lambda: kubectl("logs", "p", "-c", "second") == "hello\n", "the second one's line")
     assert kubectl("logs", "p", "-c", "first", "--tail=1") == "line 2\n"
@@ -134,7 +136,7 @@ def test_crash_loop_shows_restarts_and_the_previous_log(kubectl: Kubectl) -> Non
     until(lambda: int(kubectl("get", "pod", "p", "-o", restarts) or 0) >= 2, "two restarts")
     waiting = re.compile(r"p +0/1 +(CrashLoopBackOff|Error) +\d+ \(\d+s ago\) ")
     until(lambda: waiting.match(kubectl("get", "pod", "p", "--no-headers")), "the back-off is shown")
-    # While both of the last two have ended, the kubelet has the newest log only, and says so as if it were the log.
+    # While both of the last two have ended, the kubelet keeps only the newest log, and gives that message as the log.
     until(lambda: kubectl("logs", "p", "--previous") == "boom\n", "the log of the run before")
     described = kubectl("describe", "pod", "p")
     assert re.search(r"^    Last State: +Terminated$", described, re.M)

@@ -1,4 +1,4 @@
-"""The local cluster's nodes and pods beyond the recorded scenarios: volumes, lost nodes, faked pods, owners."""
+"""The local cluster's nodes and pods work beyond the recorded scenarios: volumes, lost nodes, faked pods, owners."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POLITE = "import signal,sys,time\nsignal.signal(15, lambda *a: sys.exit(0))\n"
 
 
 def pod(name: str, program: str, **spec: Any) -> Object:
-    """A pod of one Python program that ends at SIGTERM."""
+    """Returns a pod with one Python program that ends at SIGTERM."""
     container = {"name": "c", "image": "python:3.12", "command": ["python3", "-u", "-c", POLITE + program]}
     container |= spec.pop("container", {})
     metadata = {"name": name, "annotations": spec.pop("annotations", {})}
@@ -57,7 +57,7 @@ def ready(cluster: Cluster, name: str) -> bool:
 
 
 def test_downward_api_files_follow_a_patch(cluster: Cluster) -> None:
-    """`pkg/volume/downwardapi`; a real kubelet takes 0.1 to 0.25 s."""
+    """`pkg/volume/downwardapi`: a real kubelet takes 0.1 to 0.25 s."""
     program = (
         "seen = None\nfor _ in range(3000):\n"
         "    now = open('/podinfo/note').read()\n"
@@ -86,7 +86,9 @@ def test_downward_api_files_follow_a_patch(cluster: Cluster) -> None:
 
 
 def test_volumes_env_and_paths_are_as_the_manifest_says(cluster: Cluster) -> None:
-    """ConfigMaps, Secrets, env sources and `$(NAME)`, subPath; paths in args, env and ConfigMaps mean the mounts."""
+    """ConfigMaps, Secrets, env sources and `$(NAME)`, subPath: paths in args, env and ConfigMaps refer to the
+    mounts.
+    """
     cluster.apply(
         {
             "apiVersion": "v1",
@@ -178,7 +180,7 @@ def test_a_liveness_probe_restarts_its_container(cluster: Cluster) -> None:
 
 
 def test_hooks_run_after_a_start_and_before_a_stop(cluster: Cluster) -> None:
-    """preStop has the pod's whole grace period, also where it isn't a deletion that stops it."""
+    """preStop has the pod's whole grace period, even if something other than a deletion stops the pod."""
     tell = (
         "import signal, sys, time, os\n"
         "def end(*_):\n"
@@ -208,7 +210,7 @@ def test_hooks_run_after_a_start_and_before_a_stop(cluster: Cluster) -> None:
 
 
 def test_pods_of_a_lost_node_are_replaced_once_it_is_known_to_be_gone(cluster: Cluster) -> None:
-    """`tainteviction`, `podgc`: Terminating after the toleration; the removal of the node frees the name."""
+    """`tainteviction`, `podgc`: the pods are Terminating after the toleration; removing the node frees the name."""
     embedded = cluster.embedded
     name = f"{cluster.namespace}-spare"
     taint = Taint("only", cluster.namespace)
@@ -292,7 +294,7 @@ def test_faked_pods_end_as_their_annotation_says(cluster: Cluster) -> None:
 
 
 def test_owned_objects_go_with_their_owner(cluster: Cluster) -> None:
-    """Background, foreground and orphan (`pkg/controller/garbagecollector`)."""
+    """The deletions are background, foreground and orphan (`pkg/controller/garbagecollector`)."""
     for name in ("background", "foreground", "orphan"):
         cluster.apply(stateful_set(name, 1, "time.sleep(600)", annotations={"trainmaster-local/fake": "{}"}))
     for name in ("background", "foreground", "orphan"):

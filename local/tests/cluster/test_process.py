@@ -1,4 +1,4 @@
-"""`trainmaster local up`, `down` and `status`: one process tree that is gone when it ends, however it ends."""
+"""`trainmaster local up`, `down` and `status` manage one process tree, which is gone when it ends, however it ends."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run_work(info: cluster.ClusterInfo) -> None:
 
 
 def below(folder: Path) -> list[str]:
-    """Command lines of the processes that work in the folder."""
+    """Returns the command lines of the processes that work in the folder."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -77,10 +77,10 @@ def test_up_runs_pods_and_down_ends_all_of_it(state_dir: Path) -> None:
 
 @pytest.fixture
 def real_node() -> Iterator[None]:
-    """Programs that listen on every address of a Kubernetes node (kubelet, kube-proxy, k3s, an API server, etcd,
+    """Runs programs that listen on every address of a Kubernetes node (kubelet, kube-proxy, k3s, an API server, etcd,
     exporters).
 
-    Not 8472, where agents of tests beside this one listen.
+    They don't listen on 8472, which agents of concurrent tests use.
     """
     ports = (2379, 2380, 6443, 6444, 9100, 10248, 10249, 10250, 10255, 10256, 10257, 10259)
     with contextlib.ExitStack() as stack:
@@ -130,7 +130,7 @@ def test_a_cluster_that_ends_as_it_starts_says_why_in_one_sentence(state_dir: Pa
 
 
 def test_up_finds_the_machines_gpus(state_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The GPUs that nvidia-smi lists, less those that the user's environment hides."""
+    """These are the GPUs that nvidia-smi lists, except those that the user's environment hides."""
     program = tmp_path / "bin" / "nvidia-smi"
     program.parent.mkdir()
     listed = "".join(f"GPU {number}: NVIDIA H200 (UUID: GPU-{number}aaa)\n" for number in range(3))

@@ -1,4 +1,4 @@
-"""A cluster claims addresses of its own (`network.AddressPool`), whatever else listens on the machine."""
+"""A cluster claims its own addresses (`network.AddressPool`), whatever else listens on the machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOLDS = (
 
 @contextlib.contextmanager
 def listening(family: socket.AddressFamily, address: str) -> Iterator[None]:
-    """A real node's kubelet, as far as the claim meets it: it listens on every address of the machine."""
+    """Listens on every address of the machine, like a real node's kubelet."""
     with socket.socket(family) as kubelet:
         if family == socket.AF_INET6:
             kubelet.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)

@@ -1,4 +1,4 @@
-"""The devices that `nvidia-smi -L` lists are given out."""
+"""The devices that `nvidia-smi -L` lists are given to pods."""
 
 from __future__ import annotations
 

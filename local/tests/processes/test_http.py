@@ -1,4 +1,4 @@
-"""The API over HTTP: permissions, forms of requests, faults on purpose, and their messages."""
+"""The API works over HTTP: permissions, forms of requests, faults on purpose, and their messages."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ MERGE = "application/merge-patch+json"
 
 
 class Readers:
-    """An authorizer by which everybody may get."""
+    """Authorizes everybody to get objects."""
 
     def authorize(self, attributes: Attributes) -> Decision:
         return Decision(attributes.verb == "get")
 
 
 class Tokens:
-    """An authenticator that knows an administrator and a reader."""
+    """Authenticates an administrator and a reader."""
 
     def authenticate(self, token: str) -> User | None:
         return {"admin": User("root", ("system:masters",)), "reader": User("rita")}.get(token)
@@ -48,7 +48,7 @@ class Client:
     async def ask(
         self, method: str, path: str, body: Any = None, *, token: str = "admin", **headers: str
     ) -> tuple[int, Any, Any]:
-        """Status, body and headers. A string is sent as it is."""
+        """Returns status, body and headers. A string is sent unchanged."""
         sent = {"Content-Type": "application/json"} if body is not None else {}
         sent |= {name.replace("_", "-"): value for name, value in headers.items()}
         if token:
@@ -116,7 +116,7 @@ async def test_a_request_that_is_wrong_is_refused(
 
 
 async def test_a_config_map_may_be_large_but_not_too_large() -> None:
-    """kube-apiserver's limit is 3 MiB (`MaxRequestBodyBytes`); a ConfigMap may hold 1 MiB."""
+    """kube-apiserver's limit is 3 MiB (`MaxRequestBodyBytes`); a ConfigMap may contain 1 MiB."""
     async with serving() as client:
         path = "/api/v1/namespaces/default/configmaps"
         status, answer, _ = await client.ask("POST", path, {"metadata": {"name": "a"}, "data": {"x": "y" * 2**20}})
@@ -205,7 +205,7 @@ JUNK: list[Any] = [None, 1, "x", [], {}, [1], {"a": None}, True, 1.5, [[]], [Non
 
 
 def damaged(value: Any, random_: random.Random) -> Any:
-    """The value with some parts replaced by what doesn't belong there."""
+    """Returns the value with some parts replaced by values that don't belong there."""
     if random_.random() < 0.12:
         return copy.deepcopy(random_.choice(JUNK))
     if isinstance(value, dict):
@@ -235,6 +235,6 @@ async def test_no_body_makes_the_server_fail(seed: int) -> None:
                     one = f"{path}/p{index}?fieldManager=me"
                     answers.append(await client.ask("PATCH", one, body, Content_Type=kind))
                 answers.append(await client.ask("DELETE", f"{path}/p{index}", body))
-                # An apply that doesn't fit its schema is answered with 500 as well, but with no reason.
+                # An apply that doesn't fit its schema is answered with 500 as well, but without a reason.
                 failed = [answer for status, answer, _ in answers if status >= 500]
                 assert [answer for answer in failed if "reason" in answer] == [], body

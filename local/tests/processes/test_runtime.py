@@ -1,4 +1,4 @@
-"""Containers as processes: how they start, end, and leave nothing behind."""
+"""Containers run as processes: they start, end, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ async def test_a_program_that_is_not_there_is_refused_in_runc_s_words(runtime: P
 
 
 async def test_what_a_container_forked_ends_with_its_first_process(runtime: ProcessRuntime, tmp_path: Path) -> None:
-    """The end of PID 1 ends its PID namespace; this does the same."""
+    """The end of PID 1 ends its PID namespace; the runtime does the same."""
     await run(runtime, config(tmp_path, PYTHON, "-c", DAEMON, str(tmp_path / "pids"), "0"))
     daemon, _ = await pids_of(tmp_path / "pids")
     assert not alive(daemon)
@@ -152,7 +152,7 @@ time.sleep(0.5)
 async def test_a_child_that_has_its_parent_s_memory_until_it_runs_its_program_has_none(
     runtime: ProcessRuntime, tmp_path: Path
 ) -> None:
-    """posix_spawn(3) starts a program by vfork(2); here that waits for what it opens before."""
+    """posix_spawn(3) starts a program by vfork(2); here that waits for a file that it opens first."""
     program = """
 import os, time
 os.mkfifo("gate")
@@ -194,7 +194,7 @@ asyncio.run(main())
 
 
 async def test_a_runtime_waits_for_containers_of_a_killed_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its processes may have a device; here the shim stands still, so that nothing ends them."""
+    """Its processes may have a device. Here the shim is stopped, so that nothing ends them."""
     program = f"""
 import asyncio, os, pathlib, sys
 from trainmaster_local.kubelet.containers.runtime import ContainerConfig, ProcessRuntime

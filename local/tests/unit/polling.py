@@ -1,4 +1,4 @@
-"""Waiting in tests: for a condition, not for a time."""
+"""Tests wait for a condition rather than for a fixed time."""
 
 from __future__ import annotations
 

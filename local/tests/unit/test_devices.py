@@ -17,7 +17,7 @@ GPU_NODE = "cpu_cores_count 0\nsimd_count 1216\n"
 def machine(
     root: Path, *, driver: int = 0, files: tuple[str, ...] = (), kfd: tuple[str, ...] = (), davinci: int = 0
 ) -> Path:
-    """Makes the files of drivers: NVIDIA's folder of each GPU, device files, and AMD's nodes."""
+    """Makes the drivers' files: NVIDIA's folder of each GPU, device files, and AMD's nodes."""
     for folder in ("proc", "sys", "dev/shm"):
         (root / folder).mkdir(parents=True)
     for number in range(driver):
@@ -39,9 +39,9 @@ NVIDIA_FILES = ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "nvidia-caps")
     [
         ({}, {}),
         ({"driver": 2, "files": NVIDIA_FILES}, {NVIDIA: ("0", "1")}),
-        # The driver makes its device files at their first use.
+        # The driver makes its device files when they are first used.
         ({"driver": 2}, {NVIDIA: ("0", "1")}),
-        # A container sees all GPUs of the driver, and the device files of its own: here the GPUs 5 and 7.
+        # A container sees all GPUs of the driver, and its own device files: here the GPUs 5 and 7.
         ({"driver": 8, "files": ("nvidia5", "nvidia7", "nvidiactl")}, {NVIDIA: ("0", "1")}),
         # gVisor shows device files only.
         ({"files": ("nvidia3",)}, {NVIDIA: ("0",)}),
@@ -66,7 +66,7 @@ def test_devices_are_found_in_the_drivers_files(
         ({"CUDA_VISIBLE_DEVICES": "GPU-8f2, GPU-0c"}, {NVIDIA: ("GPU-8f2", "GPU-0c"), AMD: ("0", "1")}),
         ({"CUDA_VISIBLE_DEVICES": "MIG-c6d4"}, {NVIDIA: ("MIG-c6d4",), AMD: ("0", "1")}),
         ({"ROCR_VISIBLE_DEVICES": "1,0"}, {NVIDIA: ("0", "1", "2"), AMD: ("1", "0")}),
-        # HIP's numbers count what ROCR leaves.
+        # HIP's numbers count the devices that ROCR leaves.
         ({"ROCR_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": "0"}, {NVIDIA: ("0", "1", "2"), AMD: ("1",)}),
     ],
 )
@@ -111,7 +111,7 @@ def test_uuids_name_devices_of_the_container_only() -> None:
     [
         ({}, {"CUDA_VISIBLE_DEVICES": "0"}, {}),
         ({NVIDIA: ("3", "5")}, {}, {"CUDA_VISIBLE_DEVICES": "3,5"}),
-        # As in a container, whose own devices are the only ones.
+        # As in a container, which has only its own devices.
         ({NVIDIA: ("3", "5")}, {"CUDA_VISIBLE_DEVICES": "1"}, {"CUDA_VISIBLE_DEVICES": "5"}),
         ({NVIDIA: ("3",)}, {"CUDA_VISIBLE_DEVICES": "0,1"}, {"CUDA_VISIBLE_DEVICES": "3"}),
         ({NVIDIA: ()}, {}, {"CUDA_VISIBLE_DEVICES": "-1"}),
@@ -123,7 +123,7 @@ def test_uuids_name_devices_of_the_container_only() -> None:
             {"ROCR_VISIBLE_DEVICES": "2,3", "HIP_VISIBLE_DEVICES": "1"},
         ),
         ({AMD: ()}, {}, {"ROCR_VISIBLE_DEVICES": "-1", "HIP_VISIBLE_DEVICES": "-1"}),
-        # CANN takes an empty value for none at all.
+        # CANN treats an empty value as none at all.
         ({ASCEND: ()}, {}, {"ASCEND_RT_VISIBLE_DEVICES": "-1"}),
         ({ASCEND: ("0", "6")}, {}, {"ASCEND_RT_VISIBLE_DEVICES": "0,6"}),
         (
@@ -162,7 +162,7 @@ def test_gpus_limits_shares_or_fakes_them() -> None:
     assert given(machine_nodes({NVIDIA: ("4", "5")}, gpus=3)) == [("4", "5", "4")]
     assert given(machine_nodes({}, gpus=2, nodes=2)) == [("0", "1"), ("2", "3")]
     assert given(machine_nodes({AMD: ("0",)}, gpus=2), AMD) == [("0", "0")]
-    # The node still hides them: it has the resource, and none of it.
+    # The node still hides them: it lists the resource, with a count of zero.
     assert machine_nodes({NVIDIA: ("0",)}, gpus=0)[0].devices == {NVIDIA: ()}
     with pytest.raises(ValueError) as error:
         machine_nodes({NVIDIA: ()}, gpus=2)

@@ -1,6 +1,6 @@
-"""kubectl, the API server and the operator answer each manifest of tests/mistakes as its entry says.
+"""kubectl, the API server and the operator answer each manifest of tests/mistakes as its entry expects.
 
-All manifests are asked at once, by the first test.
+The first test asks about all manifests at once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tests.mistakes.online import Answer
 
 ENTRIES = all_entries()
 
-# The first test waits for all answers, which takes a minute on two cores that have nothing else to do.
+# The first test waits for all answers, which takes a minute on two otherwise idle cores.
 pytestmark = pytest.mark.timeout(600)
 
 

@@ -1,4 +1,4 @@
-"""Entries of tests/mistakes: how they are read (`entries`), compared with answers (`agreement`) and shown (`table`)."""
+"""Entries of tests/mistakes are read (`entries`), compared with answers (`agreement`) and shown (`table`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trainmaster validate` answers each manifest of tests/mistakes as its entry says."""
+"""`trainmaster validate` answers each manifest of tests/mistakes as its entry expects."""
 
 from __future__ import annotations
 

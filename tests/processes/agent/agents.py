@@ -1,4 +1,6 @@
-"""Real agents as processes on this machine, each on an address of its own, and an operator's side to talk to them."""
+"""Real agents run as processes on this machine, each on its own address; `Stream` is the operator that talks to
+them.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ T = TypeVar("T")
 
 
 def until(condition: Callable[[], T | None], seconds: float = 20.0, what: str = "") -> T:
-    """Wait for a condition to give something true; the limit is generous because the machine is shared."""
+    """Wait until a condition returns something true; the limit is generous because the machine is shared."""
     deadline = time.monotonic() + seconds
     while True:
         value = condition()
@@ -36,7 +38,7 @@ def until(condition: Callable[[], T | None], seconds: float = 20.0, what: str = 
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process has ended; who its parent is now may never reap it."""
+    """Returns whether a process has ended; its new parent may never reap it."""
     return process_state(pid) in "XZ"
 
 
@@ -47,7 +49,7 @@ def free_port(address: str) -> int:
 
 
 def master_port(address: str) -> int:
-    """One of an attempt's own that is free."""
+    """Returns a free port among the attempt's own."""
     for port in map(port_at, random.sample(range(PORTS), 100)):
         with socket.socket() as sock:
             try:
@@ -59,7 +61,7 @@ def master_port(address: str) -> int:
 
 
 class Agent:
-    """One worker's container: its files outlive the agent's process, as the pod's emptyDir does."""
+    """Plays one worker's container: its files outlive the agent's process, as the pod's emptyDir does."""
 
     def __init__(self, job: Job, worker: int, environ: dict[str, str]) -> None:
         self.job = job
@@ -108,7 +110,7 @@ class Agent:
         return self
 
     def annotate(self, assignment: dict[str, Any]) -> None:
-        """Change the downward-API file as the kubelet does: a new folder, and a link that is swapped.
+        """Change the downward-API file as the kubelet does: with a new folder, and a link that is swapped.
 
         Kubernetes: pkg/volume/util/atomic_writer.go.
         """
@@ -145,7 +147,7 @@ class Agent:
         until(healthy, what=f"worker {self.worker} answers; it printed {self.output()}")
 
     def state(self) -> dict[str, Any]:
-        """What /v1/state says; empty where the agent doesn't answer."""
+        """Returns the answer of /v1/state; empty if the agent doesn't answer."""
         try:
             status, text = self.request("GET", "/v1/state")
         except OSError:
@@ -181,13 +183,13 @@ class Agent:
         self.process.wait(10)
 
     def lines(self, name: str) -> list[str]:
-        """What ranks have written to a file of the test's own."""
+        """Returns the lines that ranks have written to a file of the test."""
         path = self.job.folder / name
         return path.read_text().splitlines() if path.exists() else []
 
 
 class Stream:
-    """An operator that watches a leader."""
+    """Watches a leader as an operator does."""
 
     def __init__(self, agent: Agent) -> None:
         until(agent.state, what=f"worker {agent.worker} takes requests; it printed {agent.output()}")
@@ -206,7 +208,7 @@ class Stream:
             yield self.seen[-1]
 
     def until(self, matches: Callable[[dict[str, Any]], bool], seconds: float = 30.0) -> dict[str, Any]:
-        """The next line that matches. The leader's pings end a wait for a line that never comes."""
+        """Returns the next line that matches. If it never comes, the leader's pings end the wait."""
         deadline = time.monotonic() + seconds
         for line in self:
             if matches(line):
@@ -216,7 +218,7 @@ class Stream:
         raise AssertionError(f"the stream ended; it said {self.seen}")
 
     def until_report(self, state: str, attempt: int = 1, worker: int | None = None) -> dict[str, Any]:
-        """The next report of this state, with its `seq`."""
+        """Returns the next report of this state, with its `seq`."""
 
         def matches(line: dict[str, Any]) -> bool:
             report = line.get("report") or {}
@@ -227,7 +229,7 @@ class Stream:
         return self.until(matches)
 
     def until_reports(self, state: str, workers: Sequence[int], attempt: int = 1) -> dict[int, dict[str, Any]]:
-        """The workers' next reports of this state by worker, in whatever order they come."""
+        """Returns the workers' next reports of this state by worker, in whatever order they arrive."""
         found: dict[int, dict[str, Any]] = {}
         while set(found) != set(workers):
             line = self.until_report(state, attempt)
@@ -240,7 +242,7 @@ class Stream:
 
 
 class Job:
-    """The agents of one job, an address in 127.0.0.0/8 each, with stable names in a hosts file."""
+    """Holds the agents of one job, each with an address in 127.0.0.0/8 and a stable name in a hosts file."""
 
     def __init__(self, folder: Path, network: str) -> None:
         self.folder = folder
@@ -262,7 +264,7 @@ class Job:
         return self.agents[worker]
 
     def assignment(self, attempt: int, workers: Sequence[int] = (0,), **changes: Any) -> dict[str, Any]:
-        """An attempt as the operator signs it."""
+        """Returns an attempt as the operator signs it."""
         assignment = {
             "job": JOB_UID,
             "attempt": attempt,

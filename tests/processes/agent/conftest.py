@@ -1,4 +1,4 @@
-"""A job of real agents for the tests of this folder."""
+"""The tests of this folder share a job of real agents."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CLAIM_PORT = 8471
 
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Job]:
-    """A job on a network of its own within 127.128.0.0/9, held by a socket against other test processes' tests."""
+    """Makes a job on its own network within 127.128.0.0/9; a socket reserves it against tests in other processes."""
     while True:
         network = f"127.{random.randrange(128, 256)}.{random.randrange(256)}"
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as claim:

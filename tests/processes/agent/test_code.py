@@ -1,4 +1,4 @@
-"""A real agent runs the code of its archive and no other, or says why not, whatever the volume and the disk do."""
+"""A real agent runs only the code of its archive, or reports why it can't, whatever the volume and the disk do."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from .agents import AGENT, Agent, Job, Stream, until
 from .warm.both_ways import stand_in, starts
 
 SOURCE = "the ConfigMap mine-code"
-# Nobody waits a minute in a test for what never comes.
+# No test should wait a minute for something that never comes.
 IMPATIENT = [
     sys.executable,
     "-c",
     "import sys; from trainmaster_operator.agent.process import code; code.WAIT_SECONDS = 1.0; "
     "from trainmaster_operator.agent.main import main; sys.exit(main())",
 ]
-# A rank says which code it runs and stays, or ends where it is to.
+# A rank reports which code it runs and stays, or ends where a test wants it to.
 TRAIN = b"""
 import os, pathlib, sys, time
 from lib.version import VERSION
@@ -42,7 +42,7 @@ while "stay" in sys.argv:
 
 
 def code(version: str, **more: bytes) -> bytes:
-    """Return the archive of a version of the training's code."""
+    """Return the archive of a version of the training code."""
     files = {"train.py": TRAIN, "lib/__init__.py": b"", "lib/version.py": f"VERSION = {version!r}\n".encode(), **more}
     return archive(*files.items())
 
@@ -52,7 +52,7 @@ def digest(data: bytes) -> str:
 
 
 class Pod:
-    """An agent and the volume of its code."""
+    """Holds an agent and the volume of its code."""
 
     def __init__(self, job: Job, **environ: str) -> None:
         self.job, self.volume = job, job.folder / "volume"
@@ -62,7 +62,7 @@ class Pod:
         self.folder = self.agent.state_dir / "code"
 
     def bring(self, data: bytes, name: str = CODE_ARCHIVE) -> None:
-        """Put an archive onto the volume as the kubelet does: a new folder, and a link that is swapped."""
+        """Put an archive onto the volume as the kubelet does: with a new folder, and a link that is swapped."""
         version = self.volume / f"..{time.monotonic_ns()}"
         version.mkdir()
         (version / name).write_bytes(data)
@@ -87,7 +87,7 @@ class Pod:
         until(lambda: self.ran() == list(attempts), what=f"{attempts}; it ran {self.ran()}, {self.agent.output()}")
 
     def until_searching(self) -> None:
-        """Wait until the agent's thread looks for an archive: it has no other thread then."""
+        """Wait until the agent's thread looks for an archive; the agent has no other thread then."""
         assert self.agent.process is not None
         tasks = Path(f"/proc/{self.agent.process.pid}/task")
         until(
@@ -122,7 +122,7 @@ def test_ranks_and_the_setup_line_run_in_the_folder_of_the_code(job: Job) -> Non
 
 @pytest.mark.parametrize("before", [None, code("stale"), b"half a file"], ids=["nothing", "older-code", "garbage"])
 def test_ranks_wait_for_the_archive_that_the_operator_has_signed(pod: Pod, before: bytes | None) -> None:
-    """The kubelet brings a changed ConfigMap into the pod up to a minute later."""
+    """The kubelet takes up to a minute to bring a changed ConfigMap into the pod."""
     data = code("one")
     if before is not None:
         pod.bring(before)
@@ -136,7 +136,7 @@ def test_ranks_wait_for_the_archive_that_the_operator_has_signed(pod: Pod, befor
 
 
 def test_the_archive_that_is_called_by_its_digest_is_preferred(pod: Pod) -> None:
-    """A claim has several archives, and a ConfigMap has the one before beside the new one."""
+    """A claim contains several archives, and a ConfigMap contains the previous one beside the new one."""
     data = code("one")
     pod.bring(code("two"))
     (pod.volume / f"{digest(data)}.tar.gz").write_bytes(data)
@@ -160,7 +160,7 @@ def test_an_archive_that_never_comes_fails_the_attempt(pod: Pod, present: bytes 
 
 
 def test_the_container_of_an_attempt_without_its_code_ends_with_the_sentence(pod: Pod) -> None:
-    """Where no operator follows, the kubelet brings it to the API server."""
+    """Without an operator, the kubelet brings the sentence to the API server."""
     pod.bring(b"no archive")
     pod.start()
     pod.order(b"no archive")
@@ -177,7 +177,7 @@ def test_a_pod_without_a_volume_of_code_says_so(job: Job) -> None:
 
 
 def deep() -> bytes:
-    """Return an archive whose first member has thousands of names, which tarfile reads by calling itself."""
+    """Return an archive whose first member has thousands of names, which tarfile reads recursively."""
     header = tarfile.TarInfo("././@LongLink")
     header.type, header.size = tarfile.GNUTYPE_LONGNAME, 5
     return archive_of(header.tobuf(tarfile.GNU_FORMAT) + b"name\0".ljust(512, b"\0"), times=3_000)
@@ -190,7 +190,7 @@ def archive_of(block: bytes, times: int) -> bytes:
 
 
 def unfinished(size: int) -> bytes:
-    """Return an archive whose only member claims a size, and of which nothing follows."""
+    """Return an archive whose only member claims a size, but has no data."""
     header = tarfile.TarInfo("weights.bin")
     header.size = size
     return archive_of(header.tobuf(), times=1)
@@ -226,7 +226,7 @@ def test_an_archive_that_is_refused_fails_the_attempt_with_its_sentence(pod: Pod
 
 
 def test_an_archive_that_is_too_large_is_named(pod: Pod) -> None:
-    # A hole: it takes no place on the disk.
+    # A hole, which takes no space on the disk.
     with (pod.volume / CODE_ARCHIVE).open("wb") as file:
         file.truncate(MAX_CODE_BYTES + 1)
     pod.start(agent=IMPATIENT)
@@ -245,7 +245,7 @@ def test_an_archive_that_cannot_be_read_is_named_with_the_reason(pod: Pod) -> No
 
 
 def test_a_file_server_that_hangs_fails_the_attempt(pod: Pod) -> None:
-    # Opening a pipe that nobody writes to takes for ever, as a file of a server that has gone does.
+    # Opening a pipe without a writer takes forever, as does opening a file whose server is gone.
     os.mkfifo(pod.volume / CODE_ARCHIVE)
     pod.start(agent=IMPATIENT)
     pod.order(b"")
@@ -271,7 +271,7 @@ def test_a_disk_that_is_full_fails_the_attempt_and_has_room_for_the_next_code(po
     pod.bring(large)
     agent = pod.start("stay", agent=within)
     agent.until_healthy()
-    # With an operator that follows, a failed attempt doesn't end the container.
+    # While an operator watches, a failed attempt doesn't end the container.
     operator = Stream(agent)
     pod.order(large)
     report = operator.until_report("Failed")["report"]
@@ -284,7 +284,7 @@ def test_a_disk_that_is_full_fails_the_attempt_and_has_room_for_the_next_code(po
 
 
 def test_a_folder_that_cannot_be_written_fails_the_attempt(pod: Pod) -> None:
-    # Root may write everywhere, but a pod's user is no root.
+    # Root may write anywhere, but a pod's user isn't root.
     powerless = ["setpriv", "--bounding-set=-dac_override"] if os.geteuid() == 0 else []
     data = code("one")
     pod.bring(data)
@@ -310,7 +310,7 @@ def test_new_code_runs_in_the_same_agent_and_what_was_of_the_old_one_goes(pod: P
     until((pod.folder / "notes").exists)
     assert agent.process is not None and agent.process.poll() is None
     assert sorted(path.name for path in pod.folder.iterdir()) == ["lib", "notes", "three.py", "train.py"]
-    # There is one folder of code, and nothing is kept of the archives.
+    # There is one folder of code, and the archives aren't kept.
     assert {path.name for path in agent.state_dir.iterdir() if path.name.startswith("code")} == {"code", "code.json"}
     assert len({line.split()[2] for line in agent.lines("ran")}) == 1
 
@@ -326,7 +326,7 @@ def test_the_code_before_runs_again_after_new_code_was_refused(pod: Pod) -> None
     pod.bring(broken)
     pod.order(broken, attempt=2)
     operator.until_report("Failed", 2)
-    # Its archive isn't there any more, and needn't be: the folder has its files.
+    # Its archive is gone, and isn't needed: the folder contains its files.
     pod.order(good, attempt=3)
     pod.until_ran("1 one", "3 one")
     operator.close()
@@ -337,7 +337,7 @@ def test_new_code_runs_in_warm_ranks(job: Job) -> None:
     pod = Pod(job, PYTHONPATH=stand_in(job), **settings)
     pod.start("stay")
     ran = []
-    # Both versions have as many bytes: only their times tell them apart.
+    # Both versions have the same size, so only their times differ.
     for attempt, version in enumerate(("one", "two"), 1):
         data = code(version)
         pod.bring(data)

@@ -1,4 +1,4 @@
-"""Ranks that go on while others are lost: real agents, and ranks of plain Python that keep the contract with them."""
+"""Ranks continue while others are lost; the agents are real, and ranks of plain Python follow the same contract."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from .agents import Agent, Job, Stream, is_gone, until
 from .warm.both_ways import stand_in, start, without_memory
 
-# Says that it can go on, or waits to join, and reads which group it is in whenever it is woken.
+# Reports that it can continue, or waits to join, and reads its group whenever it is woken.
 RANK = """
 import json, os, pathlib, subprocess, sys, threading, time
 folder, rank = pathlib.Path(sys.argv[1]), os.environ["RANK"]
@@ -65,7 +65,7 @@ def program(job: Job) -> str:
 
 
 def notes(job: Job, rank: int, what: str, attempt: int) -> list[list[str]]:
-    """What a rank has written down of this kind and attempt: when, its pid, and what it has read."""
+    """Returns a rank's notes of this kind and attempt: the time, its pid, and what it has read."""
     path = job.folder / f"rank-{rank}"
     lines = (line.split(" ", 4) for line in path.read_text().splitlines()) if path.exists() else iter(())
     return [line for line in lines if line[2:4] == [what, str(attempt)]]
@@ -77,7 +77,7 @@ def pid_of(job: Job, rank: int, what: str, attempt: int) -> int:
 
 
 def start_group(job: Job, size: int, **environ: str) -> tuple[list[Agent], Stream]:
-    """Workers of one rank each, which all say that they can go on, and an operator that watches them."""
+    """Starts workers of one rank each, which all report that they can continue, and an operator that watches them."""
     script = program(job)
     agents = [job.agent(worker).start(sys.executable, script, str(job.folder), **environ) for worker in range(size)]
     job.annotate(job.assignment(1, range(size)))
@@ -98,7 +98,7 @@ def continued(job: Job, attempt: int, size: int, absent: Sequence[int], **change
 
 
 def push(agent: Agent, assignment: dict[str, object]) -> float:
-    """Push an assignment to the leader; returns when, by the clock that ranks write down."""
+    """Push an assignment to the leader; returns the time, by the clock that ranks note down."""
     at = time.monotonic()
     assert agent.request("POST", "/v1/assignment", assignment)[0] == 204
     return at
@@ -166,7 +166,7 @@ def test_the_survivors_are_stopped_when_nobody_continues_the_attempt(job: Job) -
 def test_they_are_stopped_at_once_when_no_operator_watches(job: Job) -> None:
     agents, stream = start_group(job, 2)
     stream.close()
-    time.sleep(4.5)  # a leader that is new, or has just lost its operator, counts as watched for so long
+    time.sleep(4.5)  # a leader that is new, or has just lost its operator, counts as watched for this long
     begun = time.monotonic()
     os.kill(pid_of(job, 1, "starts", 1), signal.SIGKILL)
     agents[0].until_state("Stopped")
@@ -241,7 +241,7 @@ def test_a_rank_that_was_stopped_is_found_and_killed(job: Job) -> None:
 
 @pytest.fixture(params=["warm", "cold"])
 def three(job: Job, request: pytest.FixtureRequest) -> tuple[Agent, Stream, list[int]]:
-    """One worker of three ranks, forked from a warm process or started by the agent, which can go on."""
+    """Starts a worker of three ranks that can continue, forked from a warm process or started by the agent."""
     environ = {"TRAINMASTER_CGROUP_ROOT": str(without_memory(job))} if request.param == "cold" else {}
     agent = start(job, True, program(job), str(job.folder), ranks=3, learned=[], PYTHONPATH=stand_in(job), **environ)
     agent.annotate(job.assignment(1))
@@ -264,7 +264,7 @@ def test_one_of_a_workers_ranks_is_started_again_beside_the_others(
     assert [pid_of(job, rank, "woken", 2) for rank in (0, 2)] == [pids[0], pids[2]]
     new = pid_of(job, 1, "joins", 2)
     until_report(agent, 2, "Running", able=True, ready=True)
-    # One that is stopped has to be killed, and the one that waits goes on waiting.
+    # A stopped rank has to be killed, and the waiting one keeps waiting.
     os.kill(pids[2], signal.SIGSTOP)
     push(agent, continued(job, 3, 1, [1, 2], master=job.host(0)))
     until(lambda: is_gone(pids[2]))
@@ -279,7 +279,7 @@ def test_one_of_a_workers_ranks_is_started_again_beside_the_others(
 
 
 def test_a_rank_that_joins_waits_for_no_store(job: Job) -> None:
-    """A warm process's ranks wait for the attempt's store, for a minute; here no agent serves one."""
+    """A warm process's ranks wait a minute for the attempt's store, which no agent serves here."""
     torch = "import sys, types\nsys.modules['torch.distributed'] = types.SimpleNamespace(TCPStore=None)"
     agent = start(job, True, program(job), str(job.folder), ranks=2, learned=[], PYTHONPATH=stand_in(job, torch=torch))
     agent.annotate(job.assignment(2, [0, 1], continues=1, absent=[0, 1], uids=["uid-0", "uid-1"], master=job.host(1)))
@@ -298,7 +298,7 @@ def test_the_group_reaches_the_ranks_within_50_ms_of_its_push(job: Job) -> None:
         for rank in range(3):
             pid_of(job, rank, "woken", attempt)
             delays.append(float(notes(job, rank, "woken", attempt)[0][0]) - at)
-    # On a loaded machine an agent's answer takes long too.
+    # On a loaded machine an agent's answer is slow, too.
     limit = 0.05 + 8 * statistics.median(answers)
     assert statistics.median(delays) < limit, f"median {statistics.median(delays):.3f} s, limit {limit:.3f} s"
     stream.close()

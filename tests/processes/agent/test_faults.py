@@ -1,5 +1,6 @@
-"""A group under random faults: whatever is killed and whichever way an assignment comes, the next attempt runs
-everywhere, and no rank of an attempt runs twice."""
+"""Under random faults, whatever is killed and whichever way an assignment comes, a group runs the next attempt
+everywhere, and no rank of an attempt runs twice.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ RANK = 'echo "$TRAINMASTER_ATTEMPT $NODE_RANK $$" >> "$1/ranks"; exec sleep 300'
 
 
 class Group:
-    """The job, the kubelet that starts ended containers again, and the operator that gives out attempts."""
+    """Plays the job, the kubelet that restarts ended containers, and the operator that assigns attempts."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -39,7 +40,7 @@ class Group:
                 self.start(worker)
 
     def ranks(self) -> dict[int, int]:
-        """Pids by rank in the present attempt."""
+        """Returns the pids of the present attempt, by rank."""
         lines = [line.split() for line in self.job.agents[0].lines("ranks")]
         return {int(rank): int(pid) for attempt, rank, pid in lines if int(attempt) == self.attempt}
 
@@ -61,7 +62,7 @@ class Group:
                         break
                 except OSError:
                     continue
-        # The annotations come in any case, as from an operator that doesn't know who has received the push.
+        # The annotations come in any case, as from an operator that doesn't know which agents have received the push.
         self.job.annotate(self.assignment)
 
 
@@ -89,7 +90,7 @@ def test_every_attempt_runs_everywhere_and_once_whatever_is_killed(job: Job) -> 
     def running() -> set[int]:
         return {pid for agent in job.agents.values() for pid in children.leftovers(str(agent.state_dir))}
 
-    # A process has no environment to be found by while the kernel puts another program in its place (execve(2)).
+    # While the kernel replaces a process's program (execve(2)), the process can't be found by its environment.
     until(lambda: set(last.values()) <= running(), what=f"{last} run, of {running()}")
     until(lambda: len(running()) == WORKERS, what=f"nothing of an older attempt is left in {running()}")
     for pid in last.values():

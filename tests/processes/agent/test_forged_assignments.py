@@ -1,4 +1,4 @@
-"""Real agents accept no assignment that the operator hasn't signed, whichever way it comes."""
+"""Real agents accept only assignments that the operator has signed, whichever way they come."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def attempt_of(agent: Agent) -> int:
 
 
 def test_a_push_with_the_token_moves_nobody_unless_it_is_signed(job: Job) -> None:
-    """The attack of the review: the token was read in an annotation, and an attempt with a foreign master pushed."""
+    """This was the attack of a security review: the token was read from an annotation, and an attempt with a foreign
+    master pushed.
+    """
     agents = start_group(job, 2)
     joined(agents[0], 2)
     pids = [rank_pid(job, rank, 1) for rank in range(2)]
@@ -61,7 +63,7 @@ def test_a_forged_annotation_moves_nobody(job: Job) -> None:
 
 
 def test_a_leader_that_is_none_moves_no_follower(job: Job) -> None:
-    """Whoever answers at the leader's name and lets followers join can't make them train."""
+    """A server that answers at the leader's name and lets followers join can't make them train."""
     with socket.create_server((job.address(0), job.agent_port)) as leader:
         leader.settimeout(20)
         follower = job.agent(1)
@@ -79,7 +81,7 @@ def test_a_leader_that_is_none_moves_no_follower(job: Job) -> None:
 
 
 def test_an_agent_of_another_job_joins_no_leader(job: Job) -> None:
-    """Not even with the namespace's Secret, which all of its jobs share: the token is each job's own."""
+    """Even with the namespace's Secret, which its jobs share, it can't join: each job has its own token."""
     agent = start_group(job, 1)[0]
     agent.until_state("Running")
     other = KEYS.job_token("ns", "another-uid")

@@ -1,4 +1,4 @@
-"""Several workers on one machine: one failure stops all, a push starts all again, and the leader can be lost."""
+"""Several workers run on one machine: one failure stops all, a push restarts all, and the leader can be lost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.signer import JOB_UID, TOKEN, environment
 
 from .agents import Agent, Job, Stream, until
 
-# Lives until it is ended: writes its pid, so that a test can pick a rank.
+# Lives until it is ended; writes its pid, so that a test can choose a rank.
 RANK = 'echo "$TRAINMASTER_ATTEMPT $$" >> "$1/rank-$NODE_RANK"; exec sleep 300'
 
 
@@ -27,7 +27,7 @@ def start_group(job: Job, size: int, program: str = RANK, **environ: str) -> lis
 
 
 def rank_pid(job: Job, rank: int, attempt: int) -> int:
-    """The pid of a rank in an attempt, once it runs."""
+    """Returns the pid of a rank in an attempt, once it runs."""
 
     def find() -> int:
         path = job.folder / f"rank-{rank}"
@@ -38,7 +38,7 @@ def rank_pid(job: Job, rank: int, attempt: int) -> int:
 
 
 def joined(leader: Agent, size: int) -> None:
-    """Wait until all workers are joined to the leader."""
+    """Wait until all workers have joined the leader."""
     until(
         lambda: sum(worker["connected"] for worker in leader.state().get("workers", [])) == size,
         what=f"{size} workers; state is {leader.state()}",
@@ -124,7 +124,7 @@ def test_a_bystander_waits_for_a_newer_assignment_before_it_exits(job: Job) -> N
 
 
 def test_the_rank_at_fault_may_still_leave_with_its_own_code_after_a_bystander_has_failed(job: Job) -> None:
-    # Worker 1 loses its connection first; worker 0, who closed it, exits with its code a moment later.
+    # Worker 1 loses its connection first; worker 0, which closed it, exits with its code a moment later.
     program = (
         'touch "$1/up-$NODE_RANK"; if [ $NODE_RANK = 1 ]; then until [ -e "$1/up-0" ]; do sleep 0.02; done; '
         'echo "BrokenPipeError: broken pipe" >&2; exit 1; fi; '
@@ -144,7 +144,7 @@ def test_the_rank_at_fault_may_still_leave_with_its_own_code_after_a_bystander_h
 
 @pytest.mark.parametrize("planned", [False, True])
 def test_a_rank_at_fault_that_is_slow_to_leave_is_recognized_by_its_exception(job: Job, planned: bool) -> None:
-    """Worker 0 has raised and closed its connections, but doesn't come to its end before it is ended for worker 1's."""
+    """Worker 0 has raised an exception and closed its connections, but is ended because of worker 1 before it exits."""
     raised = json.dumps({"message": {"message": "ValueError: mine", "extraInfo": {"py_callstack": "stack"}}})
     program = (
         'if [ $NODE_RANK = 1 ]; then until [ -e "$1/raised" ]; do sleep 0.02; done; '
@@ -184,7 +184,7 @@ def test_when_the_leader_is_lost_the_next_one_takes_over_and_receives_everything
     assert failed["report"]["worker"] == 2
     agents[1].request("POST", "/v1/ack", {"seq": failed["seq"]})
     stream.until_report("Stopped", worker=1)
-    # The container of worker 0 is started again: everybody goes back to the first choice, and reports to it again.
+    # The container of worker 0 is restarted: all workers return to their first choice, and report to it again.
     agents[0].start("sh", "-c", RANK, "sh", str(job.folder))
     joined(agents[0], 3)
     first = Stream(agents[0])
@@ -205,7 +205,7 @@ def test_a_replaced_pod_waits_for_an_assignment_that_names_it(job: Job) -> None:
     replacement.annotate(job.assignment(2, [0, 1]))
     replacement.start("sh", "-c", RANK, "sh", str(job.folder), TRAINMASTER_POD_IP=job.address(1))
     replacement.until_state("Waiting", 2)
-    # Its link to the leader is another connection than the one that it answers on, and may come later.
+    # Its link to the leader isn't the connection on which it answers, and may come later.
     until(
         lambda: {"uid-0", "uid-new"} == {worker["uid"] for worker in agents[0].state()["workers"]},
         what="the leader knows the new pod",
@@ -231,7 +231,7 @@ def test_a_deleted_pod_that_lives_on_gives_way_to_the_new_one_once(job: Job, nam
     new.annotate(second)
     new.start("sh", "-c", RANK, "sh", str(job.folder))
     new.until_state("Waiting" if named else "Running", 2)
-    # Joining takes milliseconds: time for a hundred turns, if each were let in again and again.
+    # Joining takes milliseconds, so a hundred rounds would fit if each agent were let in repeatedly.
     time.sleep(1.5)
     third = job.assignment(3, [0, 1], uids=["uid-0", "uid-new"])
     assert agents[0].request("POST", "/v1/assignment", third)[0] == 204
@@ -422,7 +422,7 @@ while true; do sleep 0.05; done
 
 
 def test_a_rank_that_writes_its_state_when_another_fails_is_given_time_for_it(job: Job) -> None:
-    """Far longer than the 0.4 s that ranks get else, and no longer than it takes."""
+    """They get far more than the usual 0.4 s, and only as long as they need."""
     agents = start_group(job, 2, WRITES_ITS_STATE)
     pids = [rank_pid(job, rank, 1) for rank in range(2)]
     joined(agents[0], 2)
@@ -447,7 +447,7 @@ while true; do sleep 0.05; done
 
 @pytest.mark.parametrize(("grace", "told"), [(10.0, "10.0"), (0.4, "")])
 def test_ranks_are_told_that_a_stop_is_planned_before_they_are_stopped(job: Job, grace: float, told: str) -> None:
-    """Then they write their state once, at their end, and after a fault at once."""
+    """Before a planned stop they write their state once, at their end; after a fault, at once."""
     agents = start_group(job, 2, LOOKS_WHETHER_IT_IS_PLANNED)
     for rank in range(2):
         rank_pid(job, rank, 1)

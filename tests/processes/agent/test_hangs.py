@@ -1,4 +1,6 @@
-"""Hangs with real agents and real Python ranks: who is named, what is collected, and what is no hang."""
+"""Real agents and real Python ranks hang: the agents name the rank, collect evidence, and report no hang where there is
+none.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ def start(job: Job, size: int, body: str, **environ: str) -> list[Agent]:
 
 
 def evidence_before_the_report(stream: Stream) -> tuple[dict[int, dict[str, Any]], dict[str, Any]]:
-    """Each rank's evidence, and the report of the hang."""
+    """Returns each rank's evidence, and the report of the hang."""
     found: dict[int, dict[str, Any]] = {}
     while True:
         line = stream.until(
@@ -124,7 +126,7 @@ def test_an_operator_gets_the_stacks_of_all_ranks_while_they_train(job: Job) -> 
         found.update({int(rank): data for rank, data in line["ranks"].items()})
     assert "in <module>" in found[0]["text"] and found[0]["step"] > 0
     assert found[1]["state"] == "T", "nobody wakes a process that somebody has stopped"
-    # It steps on, so the kernel may find it asleep or at work.
+    # It keeps stepping, so the kernel may show it asleep or running.
     shown = re.search(r"^pid \d+ \S+: [A-Z] \(", found[2]["text"])
     assert shown, "where nothing is registered the signal would kill: the kernel shows the rank"
     seen = max(line["ranks"]["2"]["step"] for line in stream.seen if "2" in line.get("ranks", {}))
@@ -139,7 +141,7 @@ TRAIN += "    (folder / f'step-{step}-{rank}').touch()\n    if (folder / 'stop')
 
 
 def processes(agent: Agent) -> list[int]:
-    """The agent, and every process below it."""
+    """Returns the agent and every process below it."""
     assert agent.process is not None
     return [agent.process.pid, *children.descendants(agent.process.pid)]
 
@@ -166,7 +168,7 @@ def test_a_leader_that_stands_still_as_a_whole_is_named_by_the_next_one(job: Job
 
 
 def test_a_worker_whose_rank_has_ended_answers_for_none(job: Job) -> None:
-    """It can't hang, and isn't taken for one that stands still."""
+    """The worker can't hang, and isn't taken for one that makes no progress."""
     agents = start(
         job,
         2,

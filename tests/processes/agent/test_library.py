@@ -50,7 +50,7 @@ os._exit(0)
 
 @pytest.fixture
 def zipapp(job: Job) -> list[str]:
-    """How a pod whose agent comes from a ConfigMap runs it."""
+    """Returns the command of a pod whose agent comes from a ConfigMap."""
     path = job.folder / "agent.pyz"
     path.write_bytes(zipapp_bytes())
     return [sys.executable, *agent_command(AgentConfigMap(config_map_name(zipapp_bytes())))[1:4], str(path)]
@@ -97,7 +97,7 @@ def test_the_operators_wheel_builds_the_agent_that_a_checkout_builds(tmp_path: P
     assert (tmp_path / "agent.pyz").read_bytes() == zipapp_bytes()
 
 
-# This one has a trainloop of its own.
+# This image has its own trainloop.
 @pytest.mark.parametrize("python", sorted(set(pythons()) - {sys.executable}))
 def test_every_python_imports_it_or_names_the_version_that_it_needs(python: str, zipapp: list[str], job: Job) -> None:
     agent = imports(job, zipapp, python, "trainloop.progress")
@@ -175,7 +175,7 @@ def test_ranks_of_an_image_with_torch_alone_use_it(way: str, image: Path, zipapp
 
 @pytest.mark.torch
 def test_a_rank_that_is_forked_with_it_gets_a_group_that_can_continue() -> None:
-    """What tells a rank its group is in the environment after the fork, and not while the warm process imports."""
+    """The variable that names a rank's group is set after the fork, and isn't there while the warm process imports."""
     code = (
         "import trainloop.recovery.script, os, torch.distributed as dist\n"
         "before = dist.init_process_group\n"

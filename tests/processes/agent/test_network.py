@@ -1,4 +1,4 @@
-"""An agent's connections in this process: to a leader that behaves badly, from followers that never read or stop."""
+"""An agent's connections run in this process: to a leader that misbehaves, from followers that never read or stop."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from trainmaster_operator.wire.stream import ProgressLine
 
 
 class Alone:
-    """The connections of one agent, with its queue, whose every step is the test's."""
+    """Holds the connections of one agent, with its queue; the test makes each of its turns."""
 
     def __init__(self, worker: int, port: int = 8472) -> None:
         self.loop = Loop()
@@ -56,7 +56,7 @@ class Alone:
             self.received.append(message)
 
     def turn(self, seconds: float = 0.02) -> None:
-        """One round of the loop, and of the executor."""
+        """Run one turn of the loop, and of the executor."""
         self.loop.run_once(max(0.0, min(seconds, self.network.deadline - time.monotonic())))
         self.network.tick(self.now())
         if self.joined:
@@ -74,7 +74,7 @@ class Alone:
         return self.network.contact(self.now()).leader
 
     def follower(self, worker: int) -> tuple[PeerConnection, socket.socket]:
-        """One that has joined, whose buffers in the kernel are small."""
+        """Returns a follower that has joined, and whose buffers in the kernel are small."""
         ours, theirs = tcp_pair()
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
@@ -92,11 +92,11 @@ def tcp_pair() -> tuple[socket.socket, socket.socket]:
         return listener.accept()[0], client
 
 
-# A leader that behaves badly
+# A leader that misbehaves
 
 
 class Listener:
-    """A leader's port without a leader behind it."""
+    """Listens at a leader's port with no leader behind it."""
 
     def __init__(self) -> None:
         self.socket = socket.create_server(("127.0.0.1", 0))
@@ -105,7 +105,7 @@ class Listener:
         self.made = Alone(1, self.port)
 
     def accept(self, answer: bytes) -> socket.socket:
-        """The agent's next connection, whose request is answered so."""
+        """Accepts the agent's next connection, and answers its request."""
         found: list[socket.socket] = []
 
         def came() -> bool:
@@ -123,7 +123,7 @@ class Listener:
         return peer
 
     def read(self, peer: socket.socket) -> bytes:
-        """What the agent sends next; empty where it closes."""
+        """Returns what the agent sends next; empty if it closes."""
         found: list[bytes] = []
 
         def came() -> bool:
@@ -144,7 +144,7 @@ def listener() -> Iterator[Listener]:
 
 
 def test_a_connection_ends_when_its_other_side_confirms_nothing(listener: Listener) -> None:
-    """Beyond a broken network the kernel would send again for a quarter of an hour, and probes nothing meanwhile."""
+    """Across a broken network the kernel would resend for a quarter of an hour, and send no probes meanwhile."""
     with socket.create_connection(listener.socket.getsockname()) as here:
         PeerConnection(Loop(), here)
         assert here.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
@@ -164,7 +164,7 @@ def test_a_leader_that_falls_silent_is_left(listener: Listener, monkeypatch: pyt
     made = listener.made
     made.until(lambda: made.leader == 0 and made.network.contact(made.now()).watched)
     assert made.network.contact(made.now()).master.reached
-    # The machine behind it is gone without a word: nothing comes any more, not even a reset.
+    # The machine behind it is gone silently: nothing comes any more, not even a reset.
     listener.socket.close()
     now = time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: now() + follower.PING_SECONDS)
@@ -202,7 +202,7 @@ def test_a_leader_whose_worker_has_a_new_pod_is_left_for_that_pod(listener: List
     made.until(lambda: made.network.contact(made.now()).watched and made.leader == 0)
     made.assign(9, ("new", "mine"))
     assert made.leader is None
-    # The name still leads to the old pod: it is left again, and tried again after a while.
+    # The name still resolves to the old pod, so the agent leaves it again, and retries after a while.
     stale = listener.accept(watched % b"a")
     new = listener.accept(watched % b"new")
     made.until(lambda: made.leader == 0 and made.network.contact(made.now()).watched)

@@ -1,4 +1,4 @@
-"""One worker's life, with real processes: start, end, failure, the saved report, and what reaches the kubelet."""
+"""One worker runs with real processes: start, end, failure, the saved report, and what reaches the kubelet."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_failed_rank_ends_the_container_with_its_code_and_its_last_lines(job: 
 
 
 def test_a_report_says_what_a_rank_has_printed_that_it_runs_on(job: Job) -> None:
-    """Here a script prints it as trainloop does (`distributed/machine`)."""
+    """Here a script prints the line as trainloop does (`distributed/machine`)."""
     agent = job.agent(0).start("sh", "-c", "echo 'environment: 2 x H200, backend nccl'; sleep 0.5; exit 7")
     job.annotate(job.assignment(1))
     assert agent.exit_code() == 7
@@ -112,7 +112,7 @@ def test_a_command_that_is_not_there_is_a_launch_error(job: Job) -> None:
 
 @pytest.mark.parametrize("command", [("sh", "-c", "true"), ("bare-python", "train.py")])
 def test_an_image_without_torch_is_a_launch_error_that_says_so(job: Job, command: tuple[str, ...]) -> None:
-    """torchrun is in no folder of PATH, or the Python that is to run it doesn't find torch."""
+    """Either torchrun is in no folder of PATH, or the Python that would run it doesn't find torch."""
     programs = job.folder / "bin"
     programs.mkdir()
     (programs / "sh").symlink_to("/bin/sh")
@@ -383,10 +383,10 @@ def test_a_rank_that_aborts_says_why_and_where(job: Job) -> None:
 
 
 def test_the_kubelet_gets_its_answer_while_a_file_server_hangs_and_nobody_reads_what_ranks_print(job: Job) -> None:
-    """Else its probe would end a training that goes on well."""
+    """Otherwise its probe would end a healthy training."""
     torch = job.folder / "packages" / "torch"
     torch.mkdir(parents=True)
-    # Opening a pipe that nobody writes to takes for ever, as a file of a server that has gone does.
+    # Opening a pipe without a writer takes forever, as does opening a file whose server is gone.
     os.mkfifo(torch / "version.py")
     unread, output = os.pipe()
     agent = job.agent(0)

@@ -1,4 +1,4 @@
-"""Real agents read how far real ranks are from what they print, and find hangs by it."""
+"""Real agents read real ranks' progress from their output, and detect hangs by it."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def test_a_script_that_says_its_steps_alone_has_a_speed(job: Job) -> None:
     agent = start(job, STEPS.format(last=100, pause=0.25, then=""), TRAINMASTER_PROGRESS_PATTERN=PATTERN)
     stream = Stream(agent)
     line = stream.until(lambda line: line["type"] == "progress" and "stepSeconds" in line["ranks"]["0"])
-    # Never faster than it sleeps, but for when steps are seen; a machine that others use may be slower.
+    # A step takes at least its sleep, apart from delays in seeing steps; a shared machine may be slower.
     assert 0.2 < line["ranks"]["0"]["stepSeconds"] < 1.0
     stream.close()
 
 
 @pytest.mark.parametrize("preset", ["auto", "none"])
 def test_what_nobody_asked_for_is_never_a_hang(job: Job, preset: str) -> None:
-    """The line is DeepSpeed's, whose pipeline engine prints it."""
+    """The line is DeepSpeed's, printed by its pipeline engine."""
     then = "print('steps: 30 loss: 2.3 iter time (s): 0.250 samples/sec: 128.0', flush=True); time.sleep(4)"
     agent = start(
         job,

@@ -1,4 +1,4 @@
-"""Ranks that their launcher has reaped before the agent looked: who failed is found out all the same."""
+"""The agent finds out which rank failed even if the launcher reaped it before the agent looked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainmaster_operator.agent.process import children
 
 from .agents import Agent, Job, is_gone, until
 
-# Starts two ranks as torchrun does, reaps the second one when it has ended, and lives on or does what torchrun does.
+# Starts two ranks as torchrun does, reaps the second when it has ended, and lives on or does what torchrun does.
 LAUNCHER = """#!{python} -S
 import os, pathlib, subprocess, sys, time
 command = sys.argv[sys.argv.index("/bin/sh") :]
@@ -56,7 +56,7 @@ NO_PIDFD = "import os; del os.pidfd_open"
 
 
 def start(job: Job, kernel: str, summary: bool, command: str) -> Agent:
-    """Start two ranks below a launcher, with the agent on this kernel or what is made to look like another one."""
+    """Start two ranks below a launcher, with the agent on this kernel or on one that is made to look different."""
     torchrun = job.folder / "bin" / "torchrun"
     torchrun.parent.mkdir()
     torchrun.write_text(LAUNCHER.format(python=sys.executable, summary=summary))
@@ -76,7 +76,7 @@ def pid(folder: Path, rank: int) -> int:
 
 
 def signal_agent(agent: Agent, number: int) -> None:
-    """Stop the agent, as on a machine that has no time for it, or let it go on."""
+    """Stop the agent, as on a machine without time for it, or let it continue."""
     assert agent.process is not None
     agent.process.send_signal(number)
 

@@ -1,4 +1,4 @@
-"""The id of a job's run, with the shell that torchrun starts each rank through: rank 0 alone has it."""
+"""Only rank 0 gets the id of a job's run; torchrun starts each rank through a shell."""
 
 from __future__ import annotations
 

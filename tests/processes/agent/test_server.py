@@ -1,4 +1,4 @@
-"""Connections without the token cost the agents' port little, and keep neither the kubelet nor the operator out."""
+"""Connections without the token cost the agents' port little, and block neither the kubelet nor the operator."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STATE = b"GET /v1/state HTTP/1.1\r\nTrainmaster-Token: " + TOKEN.encode() + b"\r
 
 @contextlib.contextmanager
 def connections(agent: Agent, addresses: list[str]) -> Iterator[list[socket.socket]]:
-    """One connection from each address, all open at once."""
+    """Returns a connection from each address, all open at once."""
     with contextlib.ExitStack() as stack:
         yield [
             stack.enter_context(socket.create_connection((agent.address, agent.job.agent_port), 10, (address, 0)))
@@ -43,7 +43,7 @@ def connections(agent: Agent, addresses: list[str]) -> Iterator[list[socket.sock
 
 
 def is_open(sock: socket.socket) -> bool:
-    """Whether the agent hasn't closed it."""
+    """Returns whether the agent still keeps the connection open."""
     sock.setblocking(False)
     try:
         return bool(sock.recv(1))
@@ -104,13 +104,13 @@ def test_without_the_token_no_body_is_waited_for(job: Job) -> None:
     with connections(agent, ["127.77.0.1"]) as (sock,):
         sock.sendall(head + b"x" * 1_000)
         assert sock.recv(1_000).startswith(b"HTTP/1.1 401 ")
-        # Who goes on sending what it announced gets its answer, and no reset that takes it away.
+        # A client that keeps sending what it announced gets its answer, rather than a reset that discards it.
         sock.sendall(b"x" * (MAX_ASSIGNMENT_BYTES - 1_000))
         assert sock.recv(1) == b""
 
 
 class Port:
-    """An agent's port in this process, whose every step is the test's."""
+    """Serves an agent's port in this process; the test makes each of its turns."""
 
     def __init__(self) -> None:
         self.loop = Loop()
@@ -132,7 +132,7 @@ class Port:
         self.clients: list[socket.socket] = []
 
     def turn(self, seconds: float) -> None:
-        """One round of the loop."""
+        """Runs one turn of the loop."""
         self.loop.run_once(seconds)
 
     def take_over(self, connection: PeerConnection, _is_follower: bool, _rest: bytes) -> None:
@@ -159,7 +159,7 @@ class Port:
         return sock
 
     def answer(self, sock: socket.socket) -> bytes:
-        """What comes until the agent closes the connection."""
+        """Returns everything received until the agent closes the connection."""
         sock.setblocking(False)
         text = b""
 
@@ -279,7 +279,7 @@ def test_metrics_are_made_once_for_all_who_ask_within_a_second(port: Port, monke
 @pytest.mark.parametrize("first", ["/v1/state", "/healthz", "/metrics", "/nothing"])
 @pytest.mark.parametrize("pipelined", [True, False])
 def test_the_token_counts_for_one_request(port: Port, first: str, pipelined: bool) -> None:
-    """kube-apiserver pools its connections to a pod, so the next request may be somebody else's."""
+    """kube-apiserver pools its connections to a pod, so the next request may be another client's."""
     with_token = STATE.replace(b"/v1/state", first.encode())
     without = b"GET /v1/state HTTP/1.1\r\n\r\nGET /v1/stream HTTP/1.1\r\n\r\n"
     sock = port.connect(with_token + without if pipelined else with_token)
@@ -315,7 +315,7 @@ def test_a_stream_answers_no_other_request(port: Port) -> None:
 
 
 def test_anybody_reads_the_metrics_whoever_asked_before(port: Port) -> None:
-    """The API server passes on what anybody asks for, so the token may come with it or not."""
+    """The API server passes on anybody's requests, so the token may or may not come with them."""
     for head in (b"", b"Trainmaster-Token: " + TOKEN.encode() + b"\r\n"):
         port.answer(port.connect(STATE))
         answer = port.answer(port.connect(b"GET /metrics HTTP/1.1\r\n" + head + b"\r\n"))

@@ -1,4 +1,4 @@
-"""Where Hugging Face's Trainer reports: who may, how much, and what becomes of it."""
+"""The server for reports of Hugging Face's Trainer limits who may report and how much, and passes reports on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trainmaster_operator.agent.progress.trainer import TrainerServer
 
 
 class Served:
-    """The server in a loop of its own, and what it has received."""
+    """Runs the server in its own loop, and records what it receives."""
 
     def __init__(self, folder: Path) -> None:
         self.received: list[Any] = []
@@ -38,7 +38,7 @@ class Served:
         self._thread.join()
 
     def post(self, body: bytes, token: str | None = None, path: str = "/v1/trainer-status") -> int:
-        """As `KubeflowCallback` does it."""
+        """Posts as `KubeflowCallback` does."""
         headers = {"Authorization": f"Bearer {token or self.token_file.read_text()}"}
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", body, headers, method="POST")
         try:

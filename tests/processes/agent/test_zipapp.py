@@ -1,4 +1,4 @@
-"""The agent as one file: the same whenever it is built, and good for every Python from 3.9 on."""
+"""The agent is one file: each build gives the same bytes, and it runs on every Python from 3.9 on."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ SOURCES = Path(__file__).parents[3] / "operator" / "trainmaster_operator"
 
 
 def pythons() -> list[str]:
-    """The Pythons of this machine from 3.9 on; the one that runs the tests is always there."""
+    """Returns this machine's Pythons from 3.9 on, among them the one that runs the tests."""
     found = {sys.executable}
     for minor in range(9, 15):
         program = shutil.which(f"python3.{minor}")
         versions = sorted(Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/python"))
-        # A shim of pyenv's may stand for a version that isn't there.
+        # A pyenv shim may name a version that isn't installed.
         candidates = [str(path) for path in versions] or ([program] if program and "shims" not in program else [])
         found.update(candidates[:1])
     return sorted(found)
@@ -46,7 +46,7 @@ def test_it_is_built_the_same_twice(zipapp: Path) -> None:
 
 
 def test_it_is_the_same_whatever_else_its_maker_has_loaded(zipapp: Path) -> None:
-    """Its hash names the ConfigMap: an operator that starts again must find the one that it has made."""
+    """Its hash names the ConfigMap: a restarted operator must find the one that it has made."""
     code = "import asyncio, email, {0}, sys; from {0} import zipapp_bytes; sys.stdout.buffer.write(zipapp_bytes())"
     made = subprocess.run(
         [sys.executable, "-c", code.format("trainmaster_operator.agent.build")],
@@ -105,7 +105,7 @@ def test_it_runs_a_job_under_every_python_of_this_machine(python: str, zipapp: P
 
 @pytest.mark.parametrize("python", pythons())
 def test_it_runs_verified_and_stays_what_was_verified(python: str, zipapp: Path, job: Job, tmp_path: Path) -> None:
-    """A ConfigMap's volume changes under a process that goes on importing from it."""
+    """A ConfigMap's volume may change under a process that still imports from it."""
     mounted = tmp_path / "agent.pyz"
     mounted.write_bytes(zipapp.read_bytes())
     _, *command = agent_command(AgentConfigMap(config_map_name(zipapp.read_bytes())))
@@ -153,7 +153,7 @@ def test_no_module_of_the_working_directory_runs_before_it(zipapp: Path, tmp_pat
 
 
 def evil(folder: Path) -> bytes:
-    """An agent of somebody else, whose modules have the names of ours."""
+    """Returns somebody else's agent, whose modules are named like ours."""
     sources = folder / "evil"
     for path in package_sources():
         (sources / path).parent.mkdir(parents=True, exist_ok=True)
@@ -170,7 +170,7 @@ def test_other_words_are_answered_with_the_usage(zipapp: Path, arguments: list[s
 
 
 def test_it_imports_only_light_modules(zipapp: Path) -> None:
-    # Each costs 3 to 40 ms of a start that is part of every recovery.
+    # Each costs 3 to 40 ms of the start, which is part of every recovery.
     heavy = {"asyncio", "dataclasses", "subprocess", "hashlib", "ctypes", "shutil", "inspect", "logging", "http.client"}
     code = "import sys, trainmaster_operator.agent.executor; print(*sys.modules)"
     environ = {"PYTHONPATH": str(zipapp), "PATH": os.environ["PATH"]}

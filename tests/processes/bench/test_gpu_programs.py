@@ -29,7 +29,7 @@ def test_a_state_is_measured_written_and_loaded(tmp_path: Path) -> None:
 
 
 class Queued:
-    """An event that isn't there before the test says so."""
+    """Fakes an event that isn't reached before the test allows it."""
 
     made: list[Queued]
 
@@ -45,7 +45,7 @@ class Queued:
 
 
 def written(steps: Steps, step: int) -> list[int]:
-    """Returns the steps that are written down once `step` is."""
+    """Returns the steps that have been written once `step` has."""
     deadline = time.monotonic() + 10
     while steps.furthest(1) < step and time.monotonic() < deadline:
         time.sleep(0.01)

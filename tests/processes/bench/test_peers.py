@@ -1,4 +1,4 @@
-"""`bench.peers` runs ranks that are compared with ours: the same work on each, and busy processes beside it."""
+"""`bench.peers` runs ranks that are compared with ours: each does the same work, beside busy processes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The chart's alerts under promtool: each fires when it should, with labels and sentence, and not when it shouldn't.
+"""The chart's alerts run under promtool: each fires when it should, with labels and sentence, and otherwise doesn't.
 
-`alerts.yaml` is promtool's own format (`promtool test rules`); a time of the tests is minutes since the epoch.
+`alerts.yaml` is in promtool's own format (`promtool test rules`); the tests' times are minutes since the epoch.
 """
 
 from __future__ import annotations

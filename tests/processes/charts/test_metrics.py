@@ -1,4 +1,4 @@
-"""The pages that Prometheus reads, of the operator and of an agent, follow its conventions for names (promtool)."""
+"""The operator's and an agent's pages for Prometheus follow its naming conventions (promtool)."""
 
 from __future__ import annotations
 

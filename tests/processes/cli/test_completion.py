@@ -1,4 +1,4 @@
-"""Tab completion of `kubectl dtj`, asked for as a shell asks: through kubectl itself."""
+"""Tab completion of `kubectl dtj` is requested as a shell does it, through kubectl itself."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_kubectl_completes_the_plugin_s_words(words: list[str], wanted: list[str
     ids=" ".join,
 )
 def test_paths_are_left_to_the_shell(words: list[str], tmp_path: Path) -> None:
-    """By Cobra's ShellCompDirectiveDefault: the shell completes files where there are no choices."""
+    """With Cobra's ShellCompDirectiveDefault the shell completes files if there are no choices."""
     assert completed(tmp_path, words) == ([], ":0")
 
 
@@ -65,7 +65,7 @@ current-context: prod
 
 
 def completed(folder: Path, words: list[str]) -> tuple[list[str], str]:
-    """Returns what kubectl has for the last word, and the directive."""
+    """Returns kubectl's completions of the last word, and the directive."""
     kubeconfig = folder / "kubeconfig"
     kubeconfig.write_text(KUBECONFIG)
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The options of the connection reach the API server: which is asked, who asks, on whose behalf, for how long."""
+"""The connection's options reach the API server: its address, the user, the impersonated user and the timeout."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DTJ = Path(sys.executable).with_name("kubectl-dtj")
 
 @dataclass
 class ApiServer:
-    """An API server with one job, that writes down what it is asked."""
+    """Serves one job as an API server, and records requests."""
 
     url: str
     kubeconfig: Path
@@ -43,7 +43,7 @@ def api_server(tmp_path: Path) -> Iterator[ApiServer]:
         def do_GET(self) -> None:
             found.asked.append((self.path, self.headers["Authorization"], self.headers["Impersonate-User"]))
             time.sleep(found.seconds)
-            # Who has no time to wait for the answer has closed the connection.
+            # A client without time to wait for the answer has closed the connection.
             with suppress(OSError):
                 self.send_response(200)
                 self.end_headers()

@@ -1,6 +1,6 @@
-"""A kubeconfig that is none ends every program that needs a cluster with one sentence and exit code 1.
+"""An invalid kubeconfig ends every program that needs a cluster with one sentence and exit code 1.
 
-Which sentence is for which mistake, and for many more: tests/unit/kubeconfig.
+tests/unit/kubeconfig tests the sentence for each of many mistakes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`trainmaster mcp` is asked by the MCP SDK's own client over stdio; its cluster is an HTTP server."""
+"""The MCP SDK's own client uses `trainmaster mcp` over stdio; its cluster is an HTTP server."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class _Handler(BaseHTTPRequestHandler):
         raise AttributeError(name)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Says nothing."""
+        """Logs nothing."""
 
 
 @pytest.fixture
 def kubeconfig(tmp_path: Path) -> Iterator[tuple[Path, list[str]]]:
-    """A kubeconfig of the cluster in which the job `failing` of docs/troubleshooting.md has failed."""
+    """Writes a kubeconfig of the cluster in which the job `failing` of docs/troubleshooting.md has failed."""
     expected = next(one for one in all_situations() if one.name == "failing")
     raw = next(item for item in expected.objects if item["kind"] == "DistributedTrainingJob")
     logs = next(item for item in expected.objects if item["metadata"]["name"] == "failing-logs")
@@ -83,7 +83,7 @@ def kubeconfig(tmp_path: Path) -> Iterator[tuple[Path, list[str]]]:
 async def test_an_assistant_learns_why_a_job_failed_and_nothing_is_written(kubeconfig: tuple[Path, list[str]]) -> None:
     path, methods = kubeconfig
     command = ["-m", "trainmaster.cli.main", "mcp", "--kubeconfig", str(path)]
-    # Here: it takes a second, and each process of pytest would import it.
+    # Imported here: it takes a second, and otherwise each pytest process would import it.
     mcp = pytest.importorskip("mcp")
     parameters = mcp.StdioServerParameters(command=sys.executable, args=command)
     async with mcp.Client(parameters) as client:

@@ -1,4 +1,4 @@
-"""`kubectl dtj open` brings the page to the browser by a file that only its user reads, and ends with Ctrl-C."""
+"""`kubectl dtj open` opens the page in the browser by a file that only its user can read, and ends with Ctrl-C."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.processes.controller.fake_http import kubeconfig
 from trainmaster.cli import main
 from trainmaster.cli.dashboard import forwarding, has_browser
 
-# What a browser would see: the file that it is given, and whose it is.
+# What a browser would see: the file that it gets, and the file's owner.
 BROWSER = """#!/bin/sh
 path="${1#file://}"
 stat -c %a "$path" > "$SEEN.part"

@@ -1,4 +1,4 @@
-"""A command's process ends with its code and its whole output, and no thread of it can hold it up."""
+"""A command's process ends with its code and its whole output, and none of its threads can delay it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 BIN = Path(sys.executable).parent
-# A thread that reads from a connection which stays silent, and a command that prints more than a pipe holds.
+# A thread that reads from a silent connection, and a command that prints more than a pipe can hold.
 PROGRAM = """
 import atexit, socket, sys, threading
 import typer

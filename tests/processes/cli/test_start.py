@@ -1,4 +1,4 @@
-"""`trainmaster` as a program of its own: it starts, and loads nothing heavy before it has to."""
+"""`trainmaster` starts as a separate program, and loads nothing heavy before it has to."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def test_version() -> None:
 
 
 def test_help_needs_nothing_heavy() -> None:
-    """Completion and --help answer at once: neither the models nor a client are loaded for them."""
+    """Completion and --help answer at once, because they load neither the models nor a client."""
     program = (
         "import sys; from trainmaster.cli import main; "
         "heavy = {'pydantic', 'kopf', 'kubernetes', 'jinja2', 'yaml', 'aiohttp'}; "
@@ -23,7 +23,7 @@ def test_help_needs_nothing_heavy() -> None:
 
 
 def test_everything_but_the_operator_runs_without_the_operators_packages() -> None:
-    """The base install has neither kopf, nor kubernetes, nor cryptography, nor a local cluster."""
+    """The base install contains neither kopf, nor kubernetes, nor cryptography, nor a local cluster."""
     program = """
 import importlib, pkgutil, sys
 missing = ("kopf", "kubernetes", "cryptography", "trainmaster_local", "torch", "mcp", "pyarrow")

@@ -1,4 +1,4 @@
-"""A history over real connections: behind the API server's proxy, at an address of its own, and behind TLS."""
+"""A history is reached over real connections: behind the API server's proxy, at its own address, and behind TLS."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NO_ROLE = {"kind": "Status", "code": 404, "message": "clusterroles not found"}
 
 @contextmanager
 def serving(history: RecordedHistory | None, *, tls: bool = False) -> Iterator[tuple[str, list[Message]]]:
-    """Serves a history (None: an API server without one); yields its address and the headers of its requests."""
+    """Serves a history (None: an API server without one); yields its address and its requests' headers."""
     asked: list[Message] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):

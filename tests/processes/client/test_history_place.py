@@ -1,4 +1,4 @@
-"""A viewer's token goes to the history that administrators announce, and to no service that only has its name."""
+"""A viewer's token is sent only to the history that administrators announce, never to a service with the same name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trainmaster.client.history.finding import ANNOTATION, ROLE_PATH, NoWay
 from trainmaster.client.history.reading import blocking_history
 from trainmaster.client.server import Fixed, Server
 
-# Where the history was looked for unasked. Anybody who may create namespaces may own this one.
+# Where the history used to be searched for. Anybody who can create namespaces could own this one.
 GUESSED = "/api/v1/namespaces/trainmaster-system/services/trainmaster-history:http/proxy/v1/jobs"
 ELSEWHERE = "/api/v1/namespaces/ops/services/mine-history:http/proxy/v1/jobs"
 TOKEN = "/api/v1/namespaces/team/serviceaccounts/reader/token"
@@ -28,7 +28,7 @@ LIST = {"kind": "RecordedJobList", "items": []}
 
 @dataclass
 class ApiServer:
-    """ApiServer answers each path, and keeps what came: the path, who asked, and what is passed on."""
+    """Answers each path, and records the requests: the path, the user, and what is passed on."""
 
     url: str = ""
     answers: dict[str, tuple[int, Mapping[str, Any]]] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class ApiServer:
         return [path for path, *_ in self.came]
 
     def viewer(self, header: str | None = "Bearer ann's") -> Server:
-        """Returns the server as a viewer reaches it; None is one with a certificate."""
+        """Returns the server as a viewer reaches it; None is a viewer with a certificate."""
         return Server(self.url, None, None, None, Fixed(header), "team")
 
     def history(self, header: str | None = "Bearer ann's", **options: Any) -> HistoryReader:
@@ -136,7 +136,7 @@ def test_a_user_with_a_certificate_asks_as_a_service_account(
     history = cluster.history(None, account="reader")
     run(history.jobs())
     run(history.jobs())
-    # The token of its own is for the history alone, and made once.
+    # Its own token is only for the history, and is made once.
     assert cluster.came == [
         (TOKEN, None, None),
         *((path, None, "Bearer made") for path in (ROLE_PATH, ELSEWHERE, ELSEWHERE)),
@@ -145,7 +145,7 @@ def test_a_user_with_a_certificate_asks_as_a_service_account(
     monkeypatch.setenv(finding.ACCOUNT_VARIABLE, "team/reader")
     run(cluster.history(None).jobs())
     assert cluster.came[-1] == (ELSEWHERE, None, "Bearer made")
-    # A token that is given counts.
+    # A given token counts.
     run(cluster.history(None, token="own").jobs())
     assert cluster.came[-1] == (ELSEWHERE, None, "Bearer own")
 

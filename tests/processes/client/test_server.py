@@ -1,4 +1,4 @@
-"""Servers that speak TLS, ask for certificates and tokens, or stand behind a proxy, as kubeconfigs describe them."""
+"""Servers use TLS, ask for certificates and tokens, or are behind a proxy, as kubeconfigs describe them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ANN = AUTHORITY.issue_cert("ann@example.com")
 
 @dataclass
 class Served:
-    """Who asked a server for what."""
+    """Holds a server's port, and the requests that it received."""
 
     port: int = 0
     headers: list[Message] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Served:
 
 @contextmanager
 def serving(name: str | None = "127.0.0.1", *, asks_for_certificate: bool = False) -> Iterator[Served]:
-    """A server with a certificate of that name, or without TLS; it answers everything with an empty list."""
+    """Serves with a certificate for that name, or without TLS; answers every request with an empty list."""
     served = Served()
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -257,7 +257,7 @@ def test_a_kubeconfig_s_token_file_is_read_again_and_counts_before_its_token(tmp
 
 
 def test_the_official_client_is_loaded_for_auth_providers_only(tmp_path: Path) -> None:
-    """Its import takes longer than a command."""
+    """Importing it takes longer than a command."""
     user = {"auth-provider": {"name": "oidc", "config": {"id-token": "a.b"}}}
     with serving(None) as served:
         address = f"http://127.0.0.1:{served.port}"

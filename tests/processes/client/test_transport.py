@@ -1,4 +1,4 @@
-"""Errors of a connection are sentences that say what to do."""
+"""Errors of a connection are sentences that name the remedy."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_context_that_isnt_there_is_named_without_a_second_full_stop(tmp_path:
 
 @dataclass
 class Answer:
-    """What a server says to every request."""
+    """Describes a server's answer to every request."""
 
     status: int
     kind: str
@@ -61,7 +61,7 @@ class Answer:
 
 @contextmanager
 def serving(answer: Answer) -> Iterator[str]:
-    """A server at the URL, until the block ends."""
+    """Serves at the URL, until the block ends."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -89,7 +89,7 @@ UNCHECKED = (
 
 
 def status(code: int, reason: str, message: str, causes: int = 0) -> Answer:
-    """An answer of an API server that isn't what was asked for."""
+    """Returns an answer of an API server that refuses a request."""
     details = {"details": {"causes": [{}] * causes}} if causes else {}
     body = {"kind": "Status", "apiVersion": "v1", "reason": reason, "message": message, "code": code, **details}
     return Answer(code, "application/json", json.dumps(body).encode())
@@ -278,7 +278,7 @@ def test_a_line_of_a_log_that_never_ends_comes_in_pieces(tmp_path: Path) -> None
         for lines in (found, asyncio.run(all_lines(url, "/log"))):
             assert b"".join(lines) == endless + b"the next" and lines[-1] == b"the next"
             assert len(lines) >= 3 and max(map(len, lines)) < MOST_LOG_LINE * 1.5
-        # Of a watch, a line is an object.
+        # A watch's line is an object.
         assert asyncio.run(all_lines(url, "/jobs")) == [endless, b"the next"]
 
 
@@ -303,7 +303,7 @@ def test_an_answer_that_comes_drop_by_drop_is_given_up(tmp_path: Path) -> None:
 
 @contextmanager
 def dripping() -> Iterator[str]:
-    """A server that sends a byte every 50 ms, for ever."""
+    """Serves a byte every 50 ms, without end."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -1,4 +1,4 @@
-"""The program that puts an archive together on a claim keeps what a job needs, and leaves nothing when it fails."""
+"""The program that assembles an archive on a claim keeps what a job needs, and leaves nothing behind when it fails."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainmaster.client.code import claims
 
 
 class Claim:
-    """A volume's folder of archives, and the pieces of the next one."""
+    """Holds a volume's folder of archives, and the pieces of the next one."""
 
     def __init__(self, root: Path) -> None:
         self.folder, self.pieces = root / "claim" / "reviews", root / "pieces"
@@ -38,7 +38,7 @@ class Claim:
         return subprocess.run(command, capture_output=True, text=True, preexec_fn=limits, check=False)
 
     def has(self) -> list[bytes]:
-        """Return what the archives of the folder hold, sorted, where nothing half is beside them."""
+        """Return the content of the folder's archives, sorted; fails if there are incomplete ones."""
         assert not list(self.folder.glob("*.new")) and not list(self.folder.glob(".*.new"))
         return sorted(path.read_bytes() for path in self.folder.glob("*.tar.gz"))
 
@@ -68,7 +68,7 @@ def test_what_others_keep_in_the_folder_stays(claim: Claim) -> None:
     others = {f"{by_hand}.tar.gz": b"four", "data.tar.gz": b"data", "half.tar.gz.new": b"half", "notes": b"mine"}
     for name, content in others.items():
         (claim.folder / name).write_bytes(content)
-    # Another job runs code that this one brought before.
+    # Another job runs code that this one uploaded earlier.
     claim.bring(b"one")
     claim.bring(b"one", job="other")
     for archive in (b"two", b"three", b"four", b"five", b"six"):

@@ -1,4 +1,4 @@
-"""`FakeCluster` over HTTP: discovery, lists and watches as kopf asks for them, with faults in the watches."""
+"""`FakeCluster` serves over HTTP: discovery, lists and watches as kopf asks for them, with faults in the watches."""
 
 from __future__ import annotations
 
@@ -35,38 +35,40 @@ SERVED = (JOBS, PODS, SERVICES, CONFIG_MAPS, STATEFUL_SETS, EVENTS, LEASES, SECR
 
 @dataclass
 class FakeHttp:
-    """The server. Setting `expire` answers every open watch with 410; `break_watches` sends another error."""
+    """Serves the fake cluster. Setting `expire` answers every open watch with 410; `break_watches` sends
+    another error.
+    """
 
     cluster: FakeCluster
     url: str = ""
     crd_installed: bool = True
-    # Whether discovery shows the custom resource.
+    # Whether discovery lists the custom resource.
     crd_discovered: bool = True
-    # What is sent in place of a string: JSON that Python itself wouldn't write.
+    # Replacements for strings: JSON that Python itself wouldn't write.
     written_as: dict[str, str] = field(default_factory=dict)
-    # Answers a review's spec with its status, by plural.
+    # Functions that return a review's status for its spec, by plural.
     reviews: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = field(default_factory=dict)
     watches: dict[str, int] = field(default_factory=dict)
     lists: dict[str, int] = field(default_factory=dict)
-    # By plural, the most objects that one answer had.
+    # The most objects in one answer, by plural.
     largest_page: dict[str, int] = field(default_factory=dict)
     _interrupt: asyncio.Event = field(default_factory=asyncio.Event)
     _error: dict[str, Any] | None = None
-    # Resource versions below this can't be watched from any more.
+    # Older resource versions can't be watched any more.
     oldest: int = 0
 
     def expire(self) -> None:
-        """Every watch ends with 410, and older versions are gone, as after an etcd compaction."""
+        """Ends every watch with 410 and forgets older versions, as after an etcd compaction."""
         self.oldest = 1_000_000_000
         self._cut({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"})
         self.oldest = 0
 
     def break_watches(self) -> None:
-        """Every watch ends with an error that isn't 410."""
+        """Ends every watch with an error other than 410."""
         self._cut({"kind": "Status", "code": 500, "reason": "InternalError", "message": "etcd: no leader"})
 
     def drop_connections(self) -> None:
-        """Every watch's connection just ends."""
+        """Ends every watch's connection without an error."""
         self._cut(None)
 
     def _cut(self, error: dict[str, Any] | None) -> None:
@@ -197,7 +199,7 @@ class FakeHttp:
 
 @asynccontextmanager
 async def serving(cluster: FakeCluster) -> AsyncIterator[FakeHttp]:
-    """The server on a free port."""
+    """Serves on a free port."""
     fake = FakeHttp(cluster)
     app = web.Application(client_max_size=3 * 1024 * 1024)
     app.router.add_route("*", "/{path:.*}", fake.handle)
@@ -214,7 +216,7 @@ async def serving(cluster: FakeCluster) -> AsyncIterator[FakeHttp]:
 
 
 def kubeconfig(folder: Path, url: str) -> str:
-    """A kubeconfig without credentials."""
+    """Writes a kubeconfig without credentials."""
     path = folder / "kubeconfig"
     path.write_text(
         yaml.safe_dump(

@@ -1,4 +1,4 @@
-"""A server that answers with whatever bytes a test gives it, as a pod that runs anybody's code can."""
+"""A server answers with any bytes that a test gives it, as a pod with anybody's code can."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Answer = Callable[["HostileServer", asyncio.StreamWriter], Coroutine[Any, Any, N
 
 @dataclass
 class HostileServer:
-    """`answer` is played to each request; `heads` are the requests, `sent` the bytes that the other side took."""
+    """Plays `answer` to each request; `heads` are the requests, `sent` the number of bytes that the client took."""
 
     answer: Answer
     address: str
@@ -28,7 +28,7 @@ class HostileServer:
         return f"http://{self.address}:{self.port}"
 
     async def send(self, writer: asyncio.StreamWriter, data: bytes) -> None:
-        """Send, as far as it is read."""
+        """Send as much as the client reads."""
         writer.write(data)
         await writer.drain()
         self.sent += len(data)
@@ -48,7 +48,7 @@ class HostileServer:
 
 @asynccontextmanager
 async def hostile(answer: Answer, address: str = "127.0.0.1", port: int = 0) -> AsyncIterator[HostileServer]:
-    """The server, on a free port where none is given."""
+    """Serves on the given port, or else on a free one."""
     made = HostileServer(answer, address)
     server = await asyncio.start_server(made._serve, address, port)
     made.port = server.sockets[0].getsockname()[1]
@@ -59,7 +59,7 @@ async def hostile(answer: Answer, address: str = "127.0.0.1", port: int = 0) -> 
 
 
 def answering(*pieces: bytes) -> Answer:
-    """Send these, and leave the connection open."""
+    """Send these bytes, and leave the connection open."""
 
     async def answer(server: HostileServer, writer: asyncio.StreamWriter) -> None:
         for piece in pieces:
@@ -69,7 +69,7 @@ def answering(*pieces: bytes) -> Answer:
 
 
 def endless(head: bytes, piece: bytes, pause: float = 0.0) -> Answer:
-    """Send the head, and then the same piece for ever, as fast as it is taken."""
+    """Send the head, and then the same piece forever, as fast as the client reads."""
 
     async def answer(server: HostileServer, writer: asyncio.StreamWriter) -> None:
         await server.send(writer, head)

@@ -1,4 +1,6 @@
-"""`app`, `wiring`, `watching`: the whole operator against a scripted API server; what watches lose is made good."""
+"""`app`, `wiring`, `watching`: the whole operator runs against a scripted API server, and makes up for what watches
+lose.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ from trainmaster_operator.controller.settings import OperatorSettings
 ALONE = OperatorSettings(
     leader_elect=False, metrics_port=0, metrics_host="127.0.0.1", health_port=0, health_host="127.0.0.1"
 )
-# Renewed often, and lasts longer than a loaded machine ever lets a renewal wait.
+# The lease is renewed often, and lasts longer than a loaded machine ever delays a renewal.
 LED = replace(ALONE, leader_elect=True, lease_seconds=60.0, renew_seconds=50.0, retry_seconds=0.05)
 
 
@@ -46,7 +48,7 @@ class World:
         return str(found["status"].get("phase")) if found else None
 
     async def watched(self) -> None:
-        """Until kopf's watches are open: what happens before is found by the lists."""
+        """Waits until kopf's watches are open; the lists find what happens before."""
         await until(lambda: len(self.http.watches) >= 5)
 
 
@@ -69,7 +71,7 @@ async def running(
 
 
 def take_lease(cluster: FakeCluster) -> None:
-    """As another operator's write: with a version of its own, so that a renewal under way doesn't undo it."""
+    """Takes the lease as another operator would: with its own version, so that a concurrent renewal doesn't undo it."""
     lease = copy.deepcopy(cluster.objects["leases", "trainmaster-system", "trainmaster-operator"])
     lease["spec"]["holderIdentity"] = "another"
     cluster.put(LEASES, lease)
@@ -89,7 +91,7 @@ async def test_a_job_becomes_its_children_and_its_pods_are_seen(tmp_path: Path) 
 
 
 async def test_a_user_without_a_name_watches_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a container whose image has no such user in /etc/passwd."""
+    """A container's image may have no such user in /etc/passwd."""
 
     def nobody(uid: int) -> None:
         raise KeyError(f"getpwuid(): uid not found: {uid}")
@@ -109,7 +111,7 @@ async def test_jobs_from_before_the_operator_started_are_found(tmp_path: Path) -
 
 
 async def test_large_jobs_are_read_one_by_one_and_become_their_children(tmp_path: Path) -> None:
-    """Lists and watches leave out their specs: 100 of the largest would be up to 3 GB of Python's objects."""
+    """Lists and watches leave out their specs, because 100 of the largest would take up to 3 GB of Python objects."""
     cluster = FakeCluster()
     training = {"data": [{"a": n} for n in range(1000)]}
     for n in range(20):
@@ -163,14 +165,14 @@ async def test_a_custom_resource_that_was_deleted_and_installed_again_is_watched
 async def test_a_custom_resource_that_was_gone_just_when_kopf_looked_is_watched_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """kopf looks once for what is served, and would wait for ever."""
+    """kopf looks only once for the served types, and would wait forever."""
     monkeypatch.setattr("trainmaster_operator.controller.watching.watcher.LIST_SECONDS", 0.5)
     async with serving(FakeCluster()) as http:
         http.crd_discovered = False
         settings = replace(ALONE, kubeconfig=kubeconfig(tmp_path, http.url))
         operator, stop = Operator(settings, b.children_decider), asyncio.Event()
         task = asyncio.create_task(operator.run(stop))
-        # By the start, and by who looks whether the type is served before kopf begins.
+        # By the start, and by the check whether the type is served before kopf begins.
         await until(lambda: http.lists.get(JOBS.plural, 0) >= 2)
         await asyncio.sleep(0.5)
         assert http.watches == {}
@@ -322,7 +324,7 @@ async def test_of_two_operators_one_works_and_the_other_takes_over(tmp_path: Pat
 
 
 async def test_a_leader_keeps_its_lease_while_it_waits_for_the_custom_resource(tmp_path: Path) -> None:
-    """Without that another operator would lead as well when it is installed at last."""
+    """Otherwise another operator would lead as well, once the resource is installed."""
     async with serving(FakeCluster()) as http:
         http.crd_installed = False
         settings = replace(LED, kubeconfig=kubeconfig(tmp_path, http.url))
@@ -341,7 +343,7 @@ async def test_a_leader_keeps_its_lease_while_it_waits_for_the_custom_resource(t
 async def test_a_lost_lease_ends_a_write_that_is_under_way_and_nothing_is_written_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Workers get no time to finish their pass then: they would finish it beside another leader's."""
+    """Workers get no time to finish their pass then, because it would run beside another leader's."""
     monkeypatch.setattr("trainmaster_operator.controller.app.STOP_SECONDS", 3600.0)
     cluster = FakeCluster()
     begun, ended, patch = asyncio.Event(), asyncio.Event(), cluster.patch
@@ -362,7 +364,7 @@ async def test_a_lost_lease_ends_a_write_that_is_under_way_and_nothing_is_writte
             take_lease(cluster)
             await asyncio.wait({world.task}, timeout=30)
             assert world.task.done()
-            # The connection is closed, so the server gives the request up as well.
+            # The connection is closed, so the server drops the request as well.
             await asyncio.wait_for(ended.wait(), 30)
     created = [name for verb, _, name in cluster.order if verb == "create"]
     assert created == ["trainmaster-operator", "trainmaster-signing-keys"], "as it began to lead, and nothing since"

@@ -1,4 +1,4 @@
-"""`apiserver.kept`: large objects and undecodable ones cost only themselves; with the whole operator, over HTTP."""
+"""`apiserver.kept`: large or undecodable objects harm only themselves; the whole operator runs here, over HTTP."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.settings import OperatorSettings
 from trainmaster_operator.reconciling import decide
 
-# In a fake object, for what `FakeHttp` writes in its place.
+# A placeholder in a fake object, which `FakeHttp` replaces.
 ODD = "something odd"
 
 
@@ -37,7 +37,7 @@ ODDITIES = {
 
 
 def strange_job() -> dict[str, Any]:
-    """Returns a job with `ODD` in its training, and where the API server records who set that."""
+    """Returns a job with `ODD` in its training, and in the API server's record of who set it."""
     raw = b.job("strange", uid="22222222-2222-2222-2222-222222222222", training={"layers": ODD})
     raw["metadata"]["managedFields"] = [{"manager": "kubectl", "fieldsV1": {"f:spec": ODD}}]
     return raw
@@ -71,7 +71,7 @@ def started(cluster: FakeCluster, name: str) -> bool:
 
 @pytest.mark.parametrize("oddity", ODDITIES)
 async def test_a_job_that_cannot_be_decoded_costs_only_itself(tmp_path: Path, oddity: str) -> None:
-    """In the first list, in kopf's list and watch, in the answer to a write, and for the operator that comes next."""
+    """It is in the first list, in kopf's list and watch, in the answer to a write, and in the next operator's lists."""
     cluster = FakeCluster()
     async with serving(cluster) as http:
         http.written_as[ODD] = ODDITIES[oddity]
@@ -122,7 +122,9 @@ async def test_strange_pods_cost_only_themselves(tmp_path: Path) -> None:
 async def test_large_objects_are_small_before_anything_holds_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the start, when watches expire, and in watches: by kopf, sweeps and reads. Fifty ended an operator before."""
+    """They come at the start, when watches expire, and in watches: through kopf, sweeps and reads. Fifty once killed an
+    operator.
+    """
     received: list[tuple[str, int]] = []
     upsert = Store.upsert
 

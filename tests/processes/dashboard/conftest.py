@@ -1,4 +1,4 @@
-"""A browser for all tests of the page, and the dashboard that invents its answers."""
+"""The page's tests share a browser, and the dashboard that invents its answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.dashboard_pages.server import FakeDashboard
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Debian's Chromium, one for a file of tests."""
+    """Starts Debian's Chromium, once for a file of tests."""
     if not CHROMIUM.exists():
         pytest.fail(MISSING, pytrace=False)
     with chromium() as browser:
@@ -23,7 +23,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Served]:
-    """A dashboard with a thousand jobs that no test changes."""
+    """Serves a dashboard with a thousand jobs that no test changes."""
     served = Served(FakeDashboard(seconds=0.25, batch=200))
     yield served
     served.stop()
@@ -31,7 +31,7 @@ def shared() -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def started() -> Iterator[list[Served]]:
-    """Dashboards of single tests, which end when the pages are gone that would miss them."""
+    """Starts single tests' dashboards, which end only after the pages that use them."""
     started: list[Served] = []
     yield started
     for served in started:
@@ -40,14 +40,14 @@ def started() -> Iterator[list[Served]]:
 
 @pytest.fixture
 def own(started: list[Served]) -> Served:
-    """A dashboard with few jobs that a test may change."""
+    """Serves a dashboard with few jobs that a test may change."""
     started.append(Served(FakeDashboard(20, seconds=0.1, batch=5)))
     return started[-1]
 
 
 @pytest.fixture
 def opened(browser: Browser) -> Iterator[tuple[Page, list[str]]]:
-    """A page and what it says on the console: the test fails that leaves any of that."""
+    """Opens a page, and collects its console messages; a test that leaves any of them fails."""
     with new_page(browser) as (page, said):
         yield page, said
     assert said == []
@@ -55,11 +55,11 @@ def opened(browser: Browser) -> Iterator[tuple[Page, list[str]]]:
 
 @pytest.fixture
 def page(opened: tuple[Page, list[str]]) -> Page:
-    """The page."""
+    """Returns the page."""
     return opened[0]
 
 
 @pytest.fixture
 def complaints(opened: tuple[Page, list[str]]) -> list[str]:
-    """What it says on the console, from which a test takes what it has provoked."""
+    """Returns the page's console messages; a test removes those that it provoked."""
     return opened[1]

@@ -1,4 +1,4 @@
-"""An API server of jobs in memory that knows who has which token, and what each of them may do."""
+"""An API server keeps jobs in memory, and knows every token's user and rights."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ EDIT = VIEW | {("patch", JOBS, "")}
 
 
 def within(namespace: str, rights: frozenset[Right]) -> frozenset[Right]:
-    """The rights in one namespace only."""
+    """Returns rights in one namespace only."""
     return frozenset((verb, resource, namespace) for verb, resource, _ in rights)
 
 
 def job(name: str, namespace: str = "team", **status: Any) -> dict[str, Any]:
-    """A job as the API server has it."""
+    """Returns a job as the API server shows it."""
     metadata = {"name": name, "namespace": namespace, "uid": f"uid-{name}", "creationTimestamp": "2026-11-26T01:00:00Z"}
     status = {"phase": "Running", "attempt": 1, "workers": {"running": 2, "desired": 2}, **status}
     return {"apiVersion": "trainmaster.dev/v1alpha1", "metadata": metadata, "spec": {"workers": 2}, "status": status}
@@ -39,22 +39,24 @@ def job(name: str, namespace: str = "team", **status: Any) -> dict[str, Any]:
 
 @dataclass
 class FakeApi:
-    """Give `rights` by token; put jobs and pods; `asked` counts (token, verb, resource)."""
+    """Answers by `rights`, which are by token, about the given jobs and pods; `asked` counts (token, verb,
+    resource).
+    """
 
     rights: dict[str, frozenset[Right]] = field(default_factory=dict)
     url: str = ""
     asked: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     pods: list[dict[str, Any]] = field(default_factory=list)
     objects: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
-    # By pod: lines of its log, and then it is followed until the job is over.
+    # For each pod, the lines of its log, which is then followed until the job is over.
     logs: dict[str, list[str]] = field(default_factory=dict)
     lines_sent: int = 0
     logs_open: int = 0
     most_logs: int = 0
-    # The requests' Accept-Encoding.
+    # The requests' Accept-Encoding headers.
     encodings: set[str | None] = field(default_factory=set)
     metrics: str = ""
-    # The status of HTTP of all answers while it is broken.
+    # The HTTP status of all answers while it is broken.
     broken: int = 0
     watches: set[tuple[str, str]] = field(default_factory=set)
     _version: int = 0
@@ -184,20 +186,20 @@ class FakeApi:
             await changed.wait()
 
     def say(self, pod: str, line: str) -> None:
-        """A rank prints a line; its time counts up."""
+        """Adds a line to a rank's log, at a later time than the one before."""
         lines = self.logs.setdefault(pod, [])
         lines.append(f"2026-11-26T02:00:{len(lines):02}Z {line}")
         self._changed.set()
         self._changed = asyncio.Event()
 
     def break_watches(self) -> None:
-        """All watches look whether they have to end."""
+        """Makes all watches check whether they have to end."""
         self._changed.set()
         self._changed = asyncio.Event()
 
 
 def running_pod(worker: int, name: str = "bert") -> dict[str, Any]:
-    """A worker's pod."""
+    """Returns a worker's pod."""
     labels = {"apps.kubernetes.io/pod-index": str(worker), "trainmaster.dev/job-name": name}
     ready = {"type": "Ready", "status": "True"}
     state = {"name": "worker", "restartCount": 0, "state": {"running": {}}}
@@ -221,7 +223,7 @@ def _status(code: int, reason: str, message: str) -> web.Response:
 
 @asynccontextmanager
 async def serving_api(api: FakeApi, port: int = 0) -> AsyncIterator[FakeApi]:
-    """The server on a free port."""
+    """Serves on a free port."""
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", api.handle)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)

@@ -1,4 +1,4 @@
-"""A page's requests: with a token, and of live answers the events as they come."""
+"""A page's requests carry a token; live answers give their events as they come."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ SECONDS = 20.0
 
 @dataclass
 class Live:
-    """Live is a live answer; `events` has all that came."""
+    """Reads a live answer; `events` contains everything received."""
 
     response: aiohttp.ClientResponse
     events: list[tuple[str, Any]] = field(default_factory=list)
     _rest: bytes = b""
 
     async def next(self, name: str, **fields: Any) -> Any:
-        """The data of the next event of that name; of an object, the next that has these fields."""
+        """Returns the data of the next event with that name; if it is an object, of the next with these fields."""
         async with asyncio.timeout(SECONDS):
             while True:
                 event, data = await self._event()
@@ -31,7 +31,7 @@ class Live:
                     return data
 
     async def end(self) -> list[tuple[str, Any]]:
-        """What comes until the end."""
+        """Returns the events until the end."""
         found = []
         async with asyncio.timeout(SECONDS):
             try:
@@ -57,7 +57,7 @@ class Live:
 
 @dataclass
 class PageClient:
-    """PageClient asks a dashboard."""
+    """Sends requests to a dashboard."""
 
     session: aiohttp.ClientSession
     base: str
@@ -65,7 +65,7 @@ class PageClient:
     async def ask(
         self, method: str, path: str, token: str | None = None, *, headers: dict[str, str] | None = None, **more: Any
     ) -> tuple[int, Any, aiohttp.ClientResponse]:
-        """Status, decoded body (text where it isn't JSON) and the answer."""
+        """Returns the status, the decoded body (text if it isn't JSON) and the answer."""
         given = {**({"Authorization": f"Bearer {token}"} if token else {}), **(headers or {})}
         async with self.session.request(method, f"{self.base}{path}", headers=given, **more) as response:
             text = await response.text()
@@ -82,7 +82,7 @@ class PageClient:
 
     @asynccontextmanager
     async def live(self, path: str, token: str) -> AsyncIterator[Live]:
-        """A live answer."""
+        """Opens a live answer."""
         headers = {"Authorization": f"Bearer {token}"}
         async with self.session.get(f"{self.base}{path}", headers=headers) as response:
             assert response.status == 200, await response.text()
@@ -92,7 +92,7 @@ class PageClient:
 
 @asynccontextmanager
 async def page_client(base: str) -> AsyncIterator[PageClient]:
-    """A client of the dashboard at that address."""
+    """Returns a client of the dashboard at that address."""
     timeout = aiohttp.ClientTimeout(total=None, sock_read=SECONDS)
     connector = aiohttp.TCPConnector(limit=0, ssl=False)
     async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:

@@ -1,4 +1,4 @@
-"""Whoever isn't the page's own viewer gets nothing, and every answer has the headers that keep a page to itself."""
+"""Only the page's own viewer gets anything, and every answer has the headers that isolate a page."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def test_pages_of_others_are_refused(tmp_path: Path, caplog: pytest.LogCap
         for origin in ("https://evil.example", "null", "https://jobs.example.evil.example", "", "http://[x"):
             status, _, _ = await client.ask("GET", "/api/viewer", "alice", headers={**own, "Origin": origin})
             assert status == 403, origin
-        # Threads of other tests write their own lines.
+        # Other tests' threads write their own lines.
         ours = [record for record in caplog.records if record.name.startswith(("trainmaster", "aiohttp"))]
         assert not ours, "nobody fills the log"
         status, _, _ = await client.ask("GET", "/api/viewer", "alice", headers={"Sec-Fetch-Site": "cross-site"})
@@ -107,7 +107,7 @@ async def test_every_answer_has_the_headers_and_errors_are_sentences(tmp_path: P
 @pytest.mark.parametrize("path", TRICKS)
 async def test_only_the_pages_files_are_served(path: str, tmp_path: Path) -> None:
     async with served("cluster", tmp_path) as (client, _):
-        # A client library would tidy the path up.
+        # A client library would normalise the path.
         host, port = client.base.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(f"GET /page/{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())

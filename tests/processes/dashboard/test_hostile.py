@@ -1,4 +1,4 @@
-"""What one viewer or one tenant makes large costs them, and neither the dashboard nor another viewer."""
+"""If a viewer or tenant makes something large, only they pay for it: neither the dashboard nor another viewer does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.processes.dashboard.fake_api import VIEW, FakeApi, job, running_pod
 from tests.processes.dashboard.test_list import dashboard
 from trainmaster.dashboard import job_page, logs, scopes, tenants
 
-# 1 MB of JSON that is 25 MB of Python.
+# 1 MB of JSON that takes 25 MB in Python.
 LARGE = [{"": 0}] * 125_000
 
 
@@ -100,7 +100,7 @@ async def test_pages_of_jobs_hold_so_much_and_no_more(monkeypatch: pytest.Monkey
 
 
 class Slow(FakeApi):
-    """An API server that sends a list's first object, and the others when it may."""
+    """Sends a list's first object as an API server, and the others when the test allows it."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

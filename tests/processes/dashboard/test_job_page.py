@@ -1,4 +1,4 @@
-"""A job's page: the job as it goes, its ranks, its output, what was kept of it, and the few things that may be done."""
+"""A job's page shows the job while it runs, its ranks, its output, its records, and the few possible actions."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ ATTEMPT = {
 
 
 class History:
-    """A history that has one job, and knows its viewer by the server that they reach."""
+    """Serves a history with one job; it knows its viewer by the server that they reach."""
 
     def __init__(self, server: Server) -> None:
         self.authorization, self.closed = server.authorization(), False
@@ -267,7 +267,7 @@ async def test_what_the_history_has_is_shown_also_of_a_job_that_is_gone() -> Non
             404,
             {"sentence": "There is no job never in namespace team."},
         )
-        # Who may not ask the agents sees what was recorded of the ranks.
+        # A viewer who may not ask the agents sees the recorded ranks.
         async with client.live("/api/jobs/team/bert", "carol") as page:
             ranks = await page.next("ranks", why=None)
             assert [(one["rank"], one["stepSeconds"], one["step"]) for one in ranks["ranks"]] == [(0, 0.75, None)]

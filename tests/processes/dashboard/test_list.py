@@ -1,4 +1,4 @@
-"""Viewers share one watch of the jobs that each of them may see, and get what changes once a second."""
+"""Viewers share one watch of the jobs that each of them may see, and get changes once a second."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def dashboard(
 
 
 async def watched_by(api: FakeApi, *tokens: str) -> None:
-    """Waits until just these have a watch open."""
+    """Waits until exactly these have a watch open."""
     deadline = time.monotonic() + 10
     for _ in iter(lambda: api.watches != {(token, "") for token in tokens}, False):
         assert time.monotonic() < deadline, api.watches
@@ -81,7 +81,7 @@ async def test_who_may_not_list_is_told_so_and_sees_their_own_namespace() -> Non
 
 
 class Contrary(FakeApi):
-    """An API server that refuses what its reviews allow, as one does whose rights have just changed."""
+    """Refuses, as an API server, what its reviews allow, as if the rights had just changed."""
 
     async def _object(self, request: web.Request, token: str) -> web.StreamResponse:
         del request, token
@@ -156,7 +156,7 @@ async def test_while_the_api_server_is_away_that_is_said_and_then_all_comes_anew
 
 
 class _SlowPage:
-    """A page takes what was sent when the test lets it."""
+    """Takes data, as a slow page, when the test allows it."""
 
     def __init__(self) -> None:
         self.reads = asyncio.Semaphore(0)

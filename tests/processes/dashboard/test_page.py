@@ -1,4 +1,5 @@
-"""The page in a real browser: what it shows, that it is for everybody, and that nothing in it can be turned against it.
+"""The page runs in a real browser: the tests check its content, its accessibility, and that nothing in it can attack
+it.
 
 The dashboard behind it invents its answers (tests/dashboard_pages). A test that leaves an error or a violation of the
 content security policy on the console fails.
@@ -23,7 +24,7 @@ from tools.vendor import AXE, UPLOT
 LIMIT_BYTES = 200_000
 LIMIT_SCRIPT_MILLISECONDS = 16.0
 SURVIVOR = "/jobs/research/llama-8b-pretrain"
-# A view, and something that is there when it is complete.
+# A view, and something that is visible once it is complete.
 VIEWS = {
     "jobs": ("/", ".rows .job-row"),
     "deleted": ("/?deleted=1&phase=Deleted", ".rows .deleted"),
@@ -45,13 +46,13 @@ FOUND = "async only => (await axe.run(document, only ? {runOnly: only} : {})).vi
 FOUND += "one => one.id + ': ' + one.nodes.map(node => node.target.join(' ') + ' ' + node.failureSummary).join('; '))"
 
 
-# What a link of the page does, without reading axe-core anew for each view.
+# Does what one of the page's links does, without loading axe-core again for each view.
 GO = "path => { history.pushState(null, '', path); dispatchEvent(new PopStateEvent('popstate')); }"
 
 
 @pytest.fixture(scope="module")
 def visited(browser: Browser, shared: Served) -> Iterator[tuple[Page, list[str]]]:
-    """A page that has axe-core, fetched once into a folder that git ignores, and what is said on its console."""
+    """Opens a page with axe-core, fetched once into a folder that git ignores; yields its console messages too."""
     if AXE.differing():
         AXE.fetch()
     with new_page(browser) as (page, said):
@@ -135,7 +136,7 @@ def test_a_thousand_rows_are_those_in_sight(page: Page, shared: Served) -> None:
 def test_a_batch_of_changes_costs_less_than_a_frame(page: Page, shared: Served) -> None:
     page.goto(f"{shared.url}/?phase=Running")
     page.locator(".rows .job-row").first.wait_for()
-    # Of several the best counts, since others use the machine too.
+    # The best of several counts, since others use the machine too.
     spent = batch_milliseconds(page, 6)
     assert min(spent) < LIMIT_SCRIPT_MILLISECONDS, spent
 
@@ -207,7 +208,7 @@ def test_a_straggler_is_seen_and_opens_with_its_stacks_and_log(page: Page, share
     expect(drawer.locator(".log-line").first).to_contain_text("[rank5]")
     drawer.get_by_role("button", name="Collect stacks").click()
     expect(drawer.locator(".stacks pre")).to_contain_text("read_shard")
-    # The button was disabled meanwhile, and no longer has the keys.
+    # The button was disabled meanwhile, and no longer has the focus.
     page.keyboard.press("Escape")
     expect(drawer).to_be_hidden()
     expect(page.locator(".straggler")).to_be_visible()

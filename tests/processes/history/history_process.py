@@ -1,4 +1,4 @@
-"""The real command as a process, with an API server that answers reviews by the token."""
+"""The real command runs as a process, with an API server that answers reviews by the token."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from trainmaster_operator.api.records import JobRecord, Record, SampleRecord, to
 from trainmaster_operator.api.v1alpha1 import JobIdentity
 
 WRITER = "the-writers"
-# What a token may do, as `verb resource[/subresource] namespace`.
+# A token's rights, as `verb resource[/subresource] namespace`.
 RIGHTS: dict[str, str | tuple[str, ...]] = {
     "admin": "everything",
     "alice": ("get distributedtrainingjobs team", "list distributedtrainingjobs team"),
@@ -35,15 +35,15 @@ RIGHTS: dict[str, str | tuple[str, ...]] = {
 
 @dataclass
 class Reviews:
-    """Reviews is the API server: it knows SelfSubjectAccessReviews and the tokens of RIGHTS."""
+    """Plays the API server: it knows SelfSubjectAccessReviews and the tokens of RIGHTS."""
 
     url: str = ""
     asked: list[tuple[str, str]] = field(default_factory=list)
-    # Answers with this status instead, where it isn't 0.
+    # If this isn't 0, it answers with this status instead.
     broken: int = 0
-    # Answers after so many seconds.
+    # It answers after this many seconds.
     seconds: float = 0.0
-    # Nobody is answered before it is set; `came` counts who asked.
+    # It answers nobody before this is set; `came` counts the requests.
     go: threading.Event = field(default_factory=threading.Event)
     came: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
 
@@ -102,7 +102,7 @@ def reviews() -> Iterator[Reviews]:
 
 @dataclass
 class History:
-    """History is the process."""
+    """Runs the process of the history."""
 
     process: subprocess.Popen[str]
     port: int

@@ -1,4 +1,6 @@
-"""A history that is killed at any moment has all that it acknowledged; one whose disk is full says so and goes on."""
+"""A history that is killed at any moment keeps everything it acknowledged; one with a full disk reports it and
+continues.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ def test_nothing_that_was_acknowledged_is_lost_by_a_kill(tmp_path: Path, server:
                 pass
             killing.join()
             found.process.wait()
-        # The batch that was being sent is sent again, as by the operator.
+        # The unacknowledged batch is sent again, as the operator does.
         with Answers(tmp_path / "history.sqlite") as answers:
             series = answers.series("team", "mine", "", TimeWindow(), 10_000) if acknowledged > 0 else {"step": []}
             assert series["step"] == list(range(len(series["step"])))
@@ -56,7 +58,7 @@ def test_a_disk_without_room_is_waited_for(tmp_path: Path, server: Reviews) -> N
     large = LogRecord(time.time(), key(), 0, KeptLog(tuple(f"{n * 7919:x}" for n in range(200_000))))
     with history(tmp_path, server.url) as found:
         assert found.post([job(time.time(), key(), phase="Running")])[0] == 200
-        # No file may grow beyond this: as on a disk that is full, a write fails.
+        # No file may exceed this size: a write fails as on a full disk.
         _, most = resource.prlimit(found.process.pid, resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
         status, answer = found.post([large])
         assert (status, answer["code"]) == (503, 503) and "there is no room on its disk" in answer["message"]

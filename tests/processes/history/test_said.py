@@ -1,4 +1,4 @@
-"""`history.process`: what is said of a port that is taken, and of a writer's token that isn't there."""
+"""`history.process` reports a port that is in use, and a missing writer's token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trainmaster history serve` as a process: who may write and read, what is answered, and how it stops."""
+"""`trainmaster history serve` as a process limits who may write and read, answers requests, and stops in order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from tests.processes.history.history_process import WRITER, History, Reviews, history, job, key, line, reviews, sample
 from tests.unit.history.recorded import Answers
 
-# Of now: what is older than --keep-days goes.
+# A time close to now, because data older than --keep-days is deleted.
 AT = float(int(time.time()) - 100)
 
 
@@ -42,7 +42,7 @@ def test_a_viewer_sees_what_they_may(served: History) -> None:
     assert (status, found["kind"], found["job"]["metadata"]["name"]) == (200, "RecordedJobDetail", "mine")
     status, found = served.get("/v1/namespaces/team/jobs/mine/series", "alice")
     assert (status, found["step"], found["loss"][0]) == (200, list(range(8)), 2.5)
-    # The API server's proxy of Services keeps the usual header.
+    # The API server's proxy for Services keeps the usual header.
     assert served.get("/v1/jobs", "", **{"X-Trainmaster-Authorization": "Bearer admin"})[0] == 200
 
 
@@ -145,7 +145,7 @@ def test_one_viewer_doesnt_keep_the_others_waiting(served: History, server: Revi
 
 
 def test_invented_tokens_keep_no_viewer_waiting(served: History, server: Reviews) -> None:
-    """140 of them took all places while the API server was asked about them."""
+    """140 of them once took all places while the API server was asked about them."""
     path = "/v1/namespaces/team/jobs/known"
     assert served.get(path, "admin")[0] == 404
     server.go.clear()
@@ -173,7 +173,7 @@ def test_probes_and_metrics_need_no_token(served: History) -> None:
 
 
 def test_a_reader_who_takes_nothing_holds_no_more_than_one_answer(served: History) -> None:
-    """The curves that are answered are megabytes, and the reader takes none of them."""
+    """The answered curves are megabytes, and the reader takes none of them."""
     many = [sample(AT + n / 100, key("much", "uid-much"), n, loss=[n / 3, None]) for n in range(9_000)]
     for first in range(0, len(many), 3_000):
         assert served.post(many[first : first + 3_000])[0] == 200
@@ -186,7 +186,7 @@ def test_a_reader_who_takes_nothing_holds_no_more_than_one_answer(served: Histor
             connection.connect(("127.0.0.1", served.port))
             connection.sendall(request)
         time.sleep(0.5)
-        # Lists are answered meanwhile, also this viewer's, and others' curves.
+        # Meanwhile lists are answered, this viewer's too, and others' curves.
         assert served.get("/v1/jobs?namespace=team", "alice")[0] == 200
         assert served.get(path, "admin")[0] == 200
     assert served.get(path, "alice")[0] == 200
@@ -197,7 +197,7 @@ def test_it_stops_at_once_with_everything_in_one_file_and_no_token_anywhere(tmp_
         found.post([job(AT, key())])
         for token in ("admin", "secret-of-a-viewer"):
             found.get("/v1/jobs", token)
-        # A long token is one too, and a header that is none is nothing to log.
+        # A long token is a valid one, and an invalid header isn't worth a log line.
         assert found.get("/v1/jobs", "secret-of-a-viewer" + "x" * 12_000)[0] == 401
         with socket.create_connection(("127.0.0.1", found.port)) as connection:
             connection.sendall(b"GET / HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer secret-of-a-viewer\x01\r\n\r\n")

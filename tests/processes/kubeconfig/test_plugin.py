@@ -1,4 +1,4 @@
-"""An exec plugin gives credentials, or one sentence says why it didn't; nothing goes on as nobody."""
+"""An exec plugin gives credentials, or one sentence says why it didn't; no request is sent without them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def kubeconfig(folder: Path, *, command: str = "get-token", **fields: Any) -> st
 
 @pytest.fixture
 def get_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The plugin, on the PATH: a script that a test writes."""
+    """Makes the plugin on the PATH: a script that a test writes."""
     folder = tmp_path / "bin"
     folder.mkdir()
     path = folder / "get-token"
@@ -142,7 +142,7 @@ def test_a_plugin_that_hangs_is_ended_with_what_it_started(
 
 
 def wait_for_end(pid: int) -> None:
-    """A process that was killed takes a moment to end; one that wasn't never does."""
+    """Waits until a process has ended: a killed one takes a moment, and one that wasn't killed never ends."""
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         try:
@@ -159,7 +159,7 @@ def failing(get_token: Path) -> None:
 
 
 def expiring(get_token: Path, runs: Path) -> None:
-    """The plugin counts its runs in its token, which is about to expire."""
+    """Makes a plugin that counts its runs in its token, which is about to expire."""
     soon = (datetime.now(UTC) + timedelta(seconds=5)).isoformat()
     printed = answer(token="TOKEN", expirationTimestamp=soon).replace("TOKEN", "'$(wc -l < \"" + str(runs) + "\")'")
     get_token.write_text(f"#!/bin/sh\necho >> {runs}\necho '{printed}'\n")

@@ -1,4 +1,6 @@
-"""The local cluster is a distribution of its own: used by its public modules, and named where it isn't installed."""
+"""The local cluster is a separate distribution: it is used through its public modules, and errors name it if it isn't
+installed.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-# Those of the table in `trainmaster_local/__init__.py`.
+# The modules in the table in `trainmaster_local/__init__.py`.
 PUBLIC = {f"trainmaster_local.{name}" for name in ("config", "embedded", "cluster", "inside", "testing.clusters")}
-# Runs the command line where the packages of the first argument can't be imported.
+# Runs the command line in an environment where the first argument's packages can't be imported.
 BLOCKED = """
 import sys
 for name in sys.argv.pop(1).split(","):
@@ -24,7 +26,7 @@ app()
 
 
 def imports(path: Path) -> Iterator[str]:
-    """The modules of the local cluster that a file imports."""
+    """Returns the local cluster's modules that a file imports."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.level == 0:
             names = [node.module or ""]

@@ -1,4 +1,4 @@
-"""Other users of the machine can neither read nor write what a local cluster makes: Secrets, logs, programs."""
+"""Other users of the machine can neither read nor write a local cluster's files: Secrets, logs, programs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ time.sleep(600)
 
 @pytest.fixture
 def shared() -> Iterator[Path]:
-    """A folder that all users of the machine reach, as a home may be."""
+    """Makes a folder that all users of the machine can reach, as a home may be."""
     with tempfile.TemporaryDirectory(prefix="trainmaster-private-", dir="/tmp") as name:
         Path(name).chmod(0o755)
         yield Path(name)
@@ -50,7 +50,7 @@ def job(checkpoints: Path) -> dict[str, Any]:
         "kind": "DistributedTrainingJob",
         "metadata": {"name": "job"},
         "spec": {
-            # Not the bundled one: its pods have the agent from a ConfigMap.
+            # An image other than the bundled one: its pods get the agent from a ConfigMap.
             "image": "python:3.12",
             "workers": 1,
             "launcher": "exec",
@@ -76,12 +76,14 @@ def run_job(running: RunningCluster, checkpoints: Path) -> None:
 
 
 def made(roots: list[Path]) -> list[Path]:
-    """All files and folders."""
+    """Returns all files and folders."""
     return [path for root in roots for path in (root, *root.rglob("*"))]
 
 
 def exposed(roots: list[Path]) -> list[str]:
-    """What group or others may read, write or enter, by its mode and those of the folders above it up to a root."""
+    """Returns what the group or others may read, write or enter, by its mode and the modes of the folders above it up
+    to a root.
+    """
     found, left = [], list(roots)
     while left:
         path = left.pop()
@@ -94,7 +96,9 @@ def exposed(roots: list[Path]) -> list[str]:
 
 
 def open_to_nobody(paths: list[Path]) -> list[str]:
-    """What the user `nobody` may read or write. Forked: that user may run no Python of root's home."""
+    """Returns what the user `nobody` may read or write. It forks, because that user may not run a Python in root's
+    home.
+    """
     found = [path for path in paths if not path.is_symlink()]
     read_end, write_end = os.pipe()
     pid = os.fork()
@@ -140,7 +144,7 @@ def test_nobody_else_reads_or_writes_what_a_cluster_and_its_jobs_make(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
 def test_a_folder_of_another_user_is_refused(shared: Path) -> None:
-    """Its owner could replace what is in it."""
+    """Its owner could replace the files in it."""
     (shared / "theirs").mkdir()
     os.chown(shared / "theirs", NOBODY, NOBODY)
     sentence = r"^the cluster can't keep its files in \S+: it belongs to another user "

@@ -1,4 +1,6 @@
-"""`python -m tests.processes.serving.served NAME FOLDER`: one of our servers as a process, with nothing behind it."""
+"""`python -m tests.processes.serving.served NAME FOLDER` runs one of our servers as a process, with nothing
+behind it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ NOBODY = Server("http://127.0.0.1:9", None, None, None, Fixed(None), "default")
 
 @contextlib.asynccontextmanager
 async def operator(_: Path) -> AsyncIterator[int]:
-    """The operator's probes."""
+    """Serves the operator's probes."""
     server = probes(healthy=lambda: None, ready=lambda: None)
     yield (await server.start(HOST, 0))[1]
     await server.close()
@@ -32,7 +34,7 @@ async def operator(_: Path) -> AsyncIterator[int]:
 
 @contextlib.asynccontextmanager
 async def history(folder: Path) -> AsyncIterator[int]:
-    """A history, whose writer has a token."""
+    """Serves a history, whose writer has a token."""
     file, token = folder / "history.sqlite", folder / "token"
     token.write_text("the-writers\n")
     metrics, readers = HistoryMetrics(), AnswerThreads(file)
@@ -45,7 +47,7 @@ async def history(folder: Path) -> AsyncIterator[int]:
 
 @contextlib.asynccontextmanager
 async def dashboard(_: Path) -> AsyncIterator[int]:
-    """A dashboard in a cluster."""
+    """Serves a dashboard in a cluster."""
     async with serving(Dashboard(DashboardSettings("cluster", NOBODY)), HOST, 0) as (_address, port):
         yield port
 

@@ -1,6 +1,6 @@
-"""Strangers send what no client sends to every server of ours; meanwhile another client is answered promptly.
+"""Strangers send every server of ours what no client sends; meanwhile another client is answered promptly.
 
-None of them has a token. The bounds of time are generous, for what fails here blocked the loop for seconds.
+None of them has a token. The time limits are generous, because a server that failed here blocked its loop for seconds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PROBE = b"GET /healthz HTTP/1.1\r\nHost: kubelet\r\nConnection: close\r\n\r\n"
 
 @dataclass
 class Served:
-    """Served is one of our servers, in a process of its own."""
+    """Runs one of our servers in a separate process."""
 
     name: str
     host: str
@@ -65,7 +65,7 @@ def one_of_ours(name: str, folder: Path) -> Iterator[Served]:
 
 @contextlib.contextmanager
 def agent(folder: Path) -> Iterator[Served]:
-    """Starts an agent, whose server is its own."""
+    """Starts an agent, which has its own server."""
     job = Job(folder, "127.127.9")
     try:
         started = job.agent(0).start("sleep", "300")
@@ -79,14 +79,14 @@ def agent(folder: Path) -> Iterator[Served]:
 
 @dataclass
 class Stranger:
-    """Stranger is a connection of the attack."""
+    """Holds one connection of the attack."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     sent: int = 0
 
     async def send(self, data: bytes) -> bool:
-        """Sends, and returns whether the server still takes it."""
+        """Sends data, and returns whether the server still takes it."""
         try:
             self.writer.write(data)
             await self.writer.drain()
@@ -96,7 +96,7 @@ class Stranger:
         return True
 
     async def status(self) -> int | None:
-        """Returns the answer's status; None where the connection was closed instead."""
+        """Returns the answer's status; None if the connection was closed instead."""
         with contextlib.suppress(OSError):
             line = await self.reader.readline()
             return int(line.split()[1]) if line.startswith(b"HTTP/1.") else None
@@ -112,7 +112,7 @@ class Stranger:
 
 @dataclass
 class Attack:
-    """Attack opens connections; another client's probes go on until it is over."""
+    """Opens connections, while another client's probes continue until the attack is over."""
 
     served: Served
     stack: contextlib.AsyncExitStack
@@ -131,7 +131,7 @@ class Attack:
         return found
 
     async def probe(self) -> None:
-        """Asks for /healthz on a connection of its own."""
+        """Asks for /healthz on a new connection."""
         begun = time.monotonic()
         reader, writer = await asyncio.open_connection(self.served.host, self.served.port)
         writer.write(PROBE)
@@ -140,7 +140,7 @@ class Attack:
         self.probes.append(time.monotonic() - begun)
 
     async def keep_probing(self) -> None:
-        """Probes again and again."""
+        """Probes repeatedly."""
         while True:
             await self.probe()
             await asyncio.sleep(0.02)
@@ -148,7 +148,9 @@ class Attack:
 
 @contextlib.asynccontextmanager
 async def attack(served: Served) -> AsyncIterator[Attack]:
-    """Probes beside the attack, and checks afterwards that all were answered promptly and that memory was kept."""
+    """Probes beside the attack; checks afterwards that all probes were answered promptly and that memory stayed
+    bounded.
+    """
     async with asyncio.timeout(30), contextlib.AsyncExitStack() as stack:
         found = Attack(served, stack)
         await found.probe()
@@ -166,7 +168,7 @@ async def attack(served: Served) -> AsyncIterator[Attack]:
 
 
 def bomb(unpacked: int, *, gzip: bool) -> bytes:
-    """Returns a compressed body of zeros, a thousandth of what it unpacks to."""
+    """Returns a compressed body of zeros, a thousandth of its unpacked size."""
     packer = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
     block = packer.compress(bytes(MIB)) + packer.flush(zlib.Z_FULL_FLUSH)
     head = b"\x1f\x8b\x08\0\0\0\0\0\0\x03" if gzip else b"\x78\xda"
@@ -186,7 +188,7 @@ BODIES = {
 }
 
 
-# No answer where the connection was closed; an agent takes no body of a stranger at all.
+# There is no answer if the connection was closed; an agent accepts no body from a stranger at all.
 REFUSED = (None, 401, 404, 405, 411, 413, 415)
 
 

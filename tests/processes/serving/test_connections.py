@@ -1,4 +1,4 @@
-"""Bounds of one connection, with short times: half heads, half bodies, answers that nobody reads, half handshakes."""
+"""One connection has bounds, here with short times: half heads, half bodies, unread answers, half handshakes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def never(_: web.Request) -> web.Response:
 
 @asynccontextmanager
 async def served(*, idle_seconds: float = 75.0, most: int = 256) -> AsyncIterator[tuple[int, Places]]:
-    """Serves; gives the port and the places."""
+    """Serves; yields the port and the places."""
     places = Places(most, most)
     made = application(most_body=100)
     made.router.add_post("/body", read_body)
@@ -57,7 +57,7 @@ async def connected(port: int, sent: bytes) -> tuple[asyncio.StreamReader, async
 
 
 async def answer(port: int, sent: bytes) -> bytes:
-    """Returns all that comes until the server closes the connection."""
+    """Returns everything received until the server closes the connection."""
     reader, writer = await connected(port, sent)
     async with asyncio.timeout(10):
         found = await reader.read()

@@ -1,4 +1,4 @@
-"""A small tree of tests, which fail as often as a case says, for the programs that run tests."""
+"""A small tree of tests, which fail as often as a case wants, serves the programs that run tests."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-#: By the folder of tests, each test's name and how often it fails.
+#: For each folder of tests, each test's name and how often it fails.
 Cases = dict[str, list[tuple[str, int]]]
-# Fails as often as its parameter says, and counts in a file because each try is a process of its own.
+# Fails as often as its parameter says, and counts in a file because each try is a separate process.
 FAILS = """
 import pathlib
 import pytest
@@ -56,7 +56,7 @@ def run(folder: Path, cases: Cases, script: str, *arguments: str) -> subprocess.
         (folder / "local" / place).mkdir(parents=True)
         (folder / place / "test_flaky.py").write_text(FAILS.format(cases=names))
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "TRAINMASTER"))}
-    # Many processes are started, and each would import all the plug-ins that are installed.
+    # Many processes are started, and each would import all installed plug-ins.
     plugins = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "xdist.plugin"}
     return subprocess.run(
         ["bash", str(folder / "tests" / script), *arguments],

@@ -1,4 +1,4 @@
-"""tests/fast_set.py fails a test below `unit` that starts a process or opens a socket, however it does that."""
+"""tests/fast_set.py fails a test below `unit` that starts a process or opens a socket, in whatever way."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def case(body: str) -> str:
     return f"def test_it():\n    {body}\n"
 
 
-#: By the test's file: its source, and what it is told to have done.
+#: For each test's file, its source, and what it is accused of.
 CASES: dict[str, tuple[str, str]] = {
     "tests/unit/api/test_nothing.py": (case("assert True"), ""),
     "tests/unit/api/test_an_asyncio_loop.py": (case(ASYNCIO), ""),
@@ -44,7 +44,7 @@ CASES: dict[str, tuple[str, str]] = {
 
 @pytest.fixture(scope="module")
 def complaints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What pytest says of each test that failed, by its file."""
+    """Returns pytest's message about each test that failed, by its file."""
     folder = tmp_path_factory.mktemp("tree")
     (folder / "pyproject.toml").write_text("[tool.pytest.ini_options]\npythonpath = ['.']\n")
     (folder / "conftest.py").write_text("pytest_plugins = ['fast_set']\n")

@@ -1,4 +1,4 @@
-"""tests/flaky.sh names each cluster test that failed with its round: shown on a small tree."""
+"""tests/flaky.sh names each cluster test that failed, with its round; a small tree shows that."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""tests/run.sh runs a test of real processes that fails once more, alone, and names it: shown on a small tree.
+"""tests/run.sh reruns a failed test of real processes once, alone, and names it; a small tree shows that.
 
-Its last lines say how long each stage took, and what was left out.
+Its last lines list how long each stage took, and what was left out.
 """
 
 from __future__ import annotations

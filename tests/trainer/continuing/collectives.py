@@ -1,4 +1,4 @@
-"""Calls every collective of `torch.distributed` once in each rank, for tests that compare what they return."""
+"""Ranks call every collective of `torch.distributed` once, for tests that compare the results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Calls = Callable[[int, int], Iterator[tuple[str, Callable[[], Any]]]]
 
 
 def results(of: Calls) -> dict[str, Any]:
-    """Returns what each collective of `of` gives this rank, by its name; of an error, what it says."""
+    """Returns what each collective of `of` gives this rank, by its name; if it fails, the error's message."""
     given = dict[str, Any]()
     for name, call in of(dist.get_rank(), dist.get_world_size()):
         try:
@@ -45,7 +45,7 @@ def plain(value: Any) -> Any:
 
 
 def calls(rank: int, size: int) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Yields the collectives whose result is that of all ranks, whoever is absent has a stand-in in them."""
+    """Yields the collectives that combine all ranks' data; an absent rank has a stand-in in them."""
     last = size - 1
     for name, operation in _REDUCTIONS.items():
         yield f"all_reduce {name}", partial(_in_place, dist.all_reduce, own(rank), op=operation)
@@ -80,7 +80,7 @@ def calls(rank: int, size: int) -> Iterator[tuple[str, Callable[[], Any]]]:
 
 
 def of_each(rank: int, size: int) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Yields the collectives in which each rank has a part of its own, which nobody can take."""
+    """Yields the collectives in which each rank has its own part, which nobody else can take over."""
     yield "scatter", lambda: _scatter(rank, size)
     yield "scatter_object_list", lambda: _scatter_objects(rank, size)
     yield "all_to_all", lambda: _all_to_all(rank, size)
@@ -219,7 +219,7 @@ def _any(rank: int, size: int) -> Any:
         dist.barrier()
         return [plain(received[sources.index(each)]) for each in sorted(sources)]
     dist.send(own(rank), 0)
-    dist.barrier()  # or rank 0 takes a later message of one that is faster
+    dist.barrier()  # or rank 0 takes a later message of a faster rank
     return None
 
 

@@ -1,4 +1,4 @@
-"""Each collective does what torch's own does where all ranks are present, and what `group.py` says where not."""
+"""Each collective does what torch's own does if all ranks are present, and otherwise what `group.py` documents."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.trainer.ranks import run_ranks
 
 pytestmark = pytest.mark.torch
 
-#: Longer than any collective that isn't made takes.
+#: Longer than any collective takes that isn't carried out.
 AT_ONCE = 0.5
 ROW_1, ROW_3 = [[2.0, 2.0], [3.0, 0.5]], [[4.0, 6.0], [3.0, 2.5]]
 
@@ -76,7 +76,7 @@ def test_with_all_ranks_every_collective_gives_what_torchs_own_gives() -> None:
 
 @pytest.fixture(scope="module", name="without")
 def _without() -> dict[int, dict[str, Any]]:
-    """What ranks 1 and 3 get in the group that they form without 0 and 2."""
+    """Returns the results of ranks 1 and 3 in the group that they form without 0 and 2."""
     with world(4, _after_a_loss, True) as made:
         made.trains(range(4))
         made.kill(0)

@@ -1,4 +1,4 @@
-"""Ranks that lose others, and are joined by new ones, make every step once, whenever it happens."""
+"""Ranks that lose others, and that new ones join, make every step exactly once, whenever it happens."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _lose(made: World, *lost: int) -> int:
 
 
 def _take_back(made: World) -> int:
-    """Start all absent ranks again, and assign an attempt with them when they are ready."""
+    """Start all absent ranks again, and assign them an attempt when they are ready."""
     for rank in made.absent:
         made.processes[rank].kill()
         made.processes[rank].join()
@@ -43,7 +43,9 @@ def _take_back(made: World) -> int:
 
 
 def _all_right(made: World, steps: int) -> None:
-    """All present ranks end with the history of an undisturbed run, and each step was made in order in each process."""
+    """Check that all present ranks end with the history of an undisturbed run, and that each process made its steps in
+    order.
+    """
     present = [rank for rank in range(made.size) if rank not in made.absent]
     made.ended(present)
     ends = [pickle.loads(made.outs[made.numbers[rank]].read_bytes()) for rank in present]
@@ -97,7 +99,7 @@ def test_a_rank_that_never_comes_costs_no_timeout() -> None:
 
 
 def test_a_stopped_rank_that_is_not_dead_costs_no_timeout() -> None:
-    """The survivors wait for a rank whose connections are open; the assignment wakes them."""
+    """The survivors wait for a rank whose connections stay open; the assignment wakes them."""
     with world(3, train, 60, STEP_SECONDS) as made:
         reaches(made, 0, 3)
         made.stop(1)
@@ -135,7 +137,7 @@ def test_a_port_that_is_taken_for_a_moment_is_waited_for() -> None:
 
 @pytest.mark.parametrize("lost", [0, 2])
 def test_a_rank_is_lost_in_the_midst_of_the_state_that_it_gives_or_is_given(lost: int) -> None:
-    """Gloo doesn't report that it has got, or sent, only half of a message."""
+    """Gloo doesn't report that it received or sent only half of a message."""
     with world(3, train, 200, STEP_SECONDS, 200_000_000) as made:
         reaches(made, 0, 3)
         _lose(made, 2)
@@ -159,7 +161,7 @@ def test_a_rank_is_lost_in_the_midst_of_the_state_that_it_gives_or_is_given(lost
 
 
 def test_a_newer_attempt_comes_while_the_ranks_form() -> None:
-    """Rank 2 is lost again and again, in all stages of its joining."""
+    """Rank 2 is lost repeatedly, in every stage of its joining."""
     chance = random.Random(3)
     with world(3, train, 100, STEP_SECONDS) as made:
         reaches(made, 0, 3)
@@ -199,7 +201,7 @@ def test_while_a_unit_makes_a_step_only_the_loss_of_a_member_keeps_it_from_that(
     arguments = {"joins": False, "accelerator": "", "timeout": timedelta(seconds=5)}
     made = Continuing(0, 6, 1, tmp_path / "group", **arguments)  # type: ignore[arg-type]
     made.able = True
-    made._received(Order(2, 6))  # before it is known what belongs together
+    made._received(Order(2, 6))  # before the ranks know what belongs together
     made.train_by(2)
     made.commit()
     made._received(Order(3, 6, frozenset({3})))

@@ -1,9 +1,9 @@
-"""The rules by which ranks form groups hold whatever is lost, late or repeated, and whoever dies or is cut off when.
+"""The rules by which ranks form groups hold whatever is lost, late or repeated, and whichever rank dies or is cut off.
 
-The ranks' part is the real one (`membership`). Around it is a model of the operator, of the agents, and of groups: a
-collective succeeds for a member only if all members have entered it, but may fail for some of them even then. Where
-ranks have a state together, the step's last collective is their unit's own (`forming`, commit), which fails only where
-one of them is lost, or hasn't come to it and won't.
+The ranks' part is the real one (`membership`). Around it is a model of the operator, of the agents, and of groups. A
+collective succeeds for a member only if all members have entered it, and may fail for some of them even then. If
+several ranks hold a state together, the step's last collective is their unit's own (`forming`, commit). It fails only
+if one of them is lost, or hasn't reached the collective and never will.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ THOROUGH = os.environ.get("TRAINMASTER_SLOW") == "1"
 #: A step makes two collectives; a fault may come between them.
 COLLECTIVES = 2
 ANY = st.integers(0, 1000)
-#: Ranks, and how many of them have a state together.
+#: The number of ranks, and how many of them hold a state together.
 LAYOUTS = [*((size, 1) for size in range(2, 7)), (4, 2), (6, 2), (6, 2), (6, 3)]
 
 
 @dataclass(eq=False)
 class Process:
-    """A process of a rank. `history` is the state: the attempt in which each of its steps was made."""
+    """Models a rank's process. Its state is `history`: for each of its steps, the attempt in which it was made."""
 
     membership: Membership
     history: list[int] | None
     orders: list[Order] = field(default_factory=list)
     alive: bool = True
-    #: The step's collective that it has entered; None: none.
+    #: The step's collective that the process has entered, or None.
     entered: int | None = None
     #: The newest attempt that members knew of in the step that was made last.
     agreed: int = 0
     meets: Order | None = None
-    #: What it goes on with when its group stands; None: not all have met.
+    #: The state with which it continues once its group is formed; None: not all members have met.
     given: list[int] | None = None
     met: list[int] = field(default_factory=list)
-    #: The attempts whose groups it was in.
+    #: The attempts whose groups it belonged to.
     formed: set[int] = field(default_factory=lambda: {1})
-    #: The newest order that came while it made a step with its unit.
+    #: The newest order that arrived while it made a step with its unit.
     put_off: Order | None = None
 
     @property
@@ -61,7 +61,7 @@ class Process:
 
     @property
     def trains(self) -> bool:
-        """Returns whether it goes on to the next collective."""
+        """Returns whether the process continues to the next collective."""
         group = self.membership.group
         if not self.alive or self.meets or group is None or self.membership.broken:
             return False
@@ -69,16 +69,16 @@ class Process:
 
 
 class Ranks(RuleBasedStateMachine):
-    """Lets hypothesis choose what happens next."""
+    """Hypothesis chooses what happens next."""
 
     @initialize(layout=st.sampled_from(LAYOUTS))
     def begin(self, layout: tuple[int, int]) -> None:
         size, self.unit = layout
         self.newest = Order(1, size, unit=self.unit)
-        #: Whether the operator once went on without any unit that trained; and whether nobody could go on then.
+        #: Whether the operator once continued without any unit that trained; and whether nobody could continue then.
         self.reckless = self.over = False
         self.all = [Process(Membership(rank, self.newest), []) for rank in range(size)]
-        #: The process whose agent is assigned attempts, by rank.
+        #: For each rank, the process whose agent gets the assignments.
         self.current = dict(enumerate(self.all))
         self.knew = dict[tuple[int, int], int]()
         self.formed_after = dict[int, int]()
@@ -93,8 +93,8 @@ class Ranks(RuleBasedStateMachine):
 
     @rule(picks=st.sets(st.integers(0, 5), min_size=1), reckless=st.booleans())
     def some_are_taken_for_lost(self, picks: set[int], reckless: bool = False) -> None:
-        """The operator goes on without them, whether or not they are dead. Somebody who has the state is left; of units
-        the operator knows nothing, and so may go on with those that are complete, and haven't trained for long.
+        """The operator continues without some ranks, whether or not they are dead, if a rank with the state is left. It
+        knows nothing of units, so it may continue with complete units that haven't trained for long.
         """
         absent = self.newest.absent | (picks & set(range(self.newest.size)))
         if self._leaves_a_state(absent):
@@ -104,7 +104,7 @@ class Ranks(RuleBasedStateMachine):
             self.assign(absent)
 
     def _leaves_a_state(self, absent: frozenset[int], without: Process | None = None) -> bool:
-        """Returns whether a rank that has the state lives; of units, one that trains, or has just trained."""
+        """Returns whether a rank with the state lives or, with units, whether a unit trains or has just trained."""
         stay = Order(1, self.newest.size, absent, unit=self.unit).present
         if self.unit == 1:
             return any(self._has_state(self.current[rank], without) for rank in stay)
@@ -124,7 +124,9 @@ class Ranks(RuleBasedStateMachine):
 
     @rule(picks=st.sets(st.integers(0, 5)), cut_off=st.booleans())
     def absent_ranks_are_replaced(self, picks: set[int], cut_off: bool) -> None:
-        """By another process in the same pod, or elsewhere: then nobody ends the old one, or assigns it anything."""
+        """Another process replaces an absent rank, in the same pod or elsewhere. Elsewhere, nobody ends the old one or
+        assigns it anything.
+        """
         for rank in picks & self.newest.absent:
             if not cut_off:
                 self.current[rank].alive = False
@@ -143,7 +145,7 @@ class Ranks(RuleBasedStateMachine):
 
     @rule(pick=ANY, which=ANY)
     def an_order_arrives(self, pick: int, which: int) -> None:
-        """Any that was ever assigned to this process: late, again, or instead of a newer one."""
+        """Any order ever assigned to this process may arrive: late, twice, or instead of a newer one."""
         process = self.all[pick % len(self.all)]
         if process.alive and process.orders:
             self._receive(process, process.orders[which % len(process.orders)])
@@ -167,13 +169,13 @@ class Ranks(RuleBasedStateMachine):
         return self.unit > 1 and process.entered == COLLECTIVES
 
     def _committed(self, process: Process) -> None:
-        """It has made the step, or won't."""
+        """Returns whether the process has made the step, or never will."""
         order, process.put_off = process.put_off, None
         if order is not None:
             self._receive(process, order)
 
     def _mates(self, process: Process) -> list[Process]:
-        """Returns the processes that are, or were, in a process's group with it, and have a state with it."""
+        """Returns the processes that share a process's state and are, or were, in its group."""
         group, unit = process.membership.group, process.rank // self.unit
         return [each for each in self._ever_in(group) if each.rank // self.unit == unit and each is not process]
 
@@ -195,7 +197,7 @@ class Ranks(RuleBasedStateMachine):
             self._fail(process)
 
     def _may_fail(self, process: Process) -> bool:
-        """Returns whether the collective may fail that a process is in."""
+        """Returns whether a process's current collective may fail."""
         group, here = process.membership.group, (process.step, COLLECTIVES)
         return not self._commits(process) or any(
             not each.alive or (_reached(each) < here and (each.membership.broken or each.membership.group != group))
@@ -217,7 +219,7 @@ class Ranks(RuleBasedStateMachine):
 
     @rule(still=st.sets(st.integers(0, 9), max_size=3), times=st.integers(1, 12), orders=st.booleans())
     def all_but_some_go_on(self, still: set[int], times: int, orders: bool) -> None:
-        """So histories get far; the other rules put what is rare between."""
+        """Histories get far by this rule; the other rules put rare events in between."""
         for _ in range(times):
             for number, process in enumerate(self.all):
                 if number not in still and process.alive:
@@ -230,7 +232,7 @@ class Ranks(RuleBasedStateMachine):
                     self._form(process)
 
     def _members(self, order: Order) -> list[Process]:
-        """Returns all processes that take part in an attempt's group: one of each rank, if they are all there."""
+        """Returns all processes that take part in an attempt's group, one per rank, if all of them are there."""
         return [each for each in self.all if each.membership.group == order and each.alive]
 
     @rule(pick=ANY)
@@ -251,7 +253,7 @@ class Ranks(RuleBasedStateMachine):
         group, entered = process.membership.group, process.entered
         if not process.trains or entered is None or group is None or process.history is None:
             return
-        # Who has gone on to the next one, or the next step, had entered this one. Who has died since, counts too.
+        # A process that has reached the next collective or step had entered this one; one that died since counts too.
         here, others = (process.step, entered), self._ever_in(group)
         if self._commits(process):
             others = self._mates(process)
@@ -317,7 +319,7 @@ class Ranks(RuleBasedStateMachine):
 
     @invariant()
     def no_two_groups_train(self) -> None:
-        """When a group has formed, no older one gets further than one step beyond: what only lost ranks had made."""
+        """Once a group has formed, no older group gets further than one step beyond, which only lost ranks had made."""
         for attempt, step in getattr(self, "formed_after", {}).items():
             assert all(last <= step + 1 for older, last in self.last_made.items() if older < attempt)
 
@@ -336,8 +338,8 @@ class Ranks(RuleBasedStateMachine):
         assert all(each.met == sorted(set(each.met)) for each in getattr(self, "all", []))
 
     def teardown(self) -> None:
-        """When faults stop, everyone who is assigned and connected, and whose unit is, ends in the newest group, and
-        trains.
+        """Once faults stop, every process that is assigned and connected, and whose unit is, ends in the newest group
+        and trains.
         """
         if not hasattr(self, "all") or self.over:
             return
@@ -372,7 +374,7 @@ class Ranks(RuleBasedStateMachine):
             if all(each in there and each.trains for each in members) and len(members) == len(
                 group.present if group else ()
             ):
-                process.agreed = self.newest.attempt  # all come to the end of the step, where they agree on the attempt
+                process.agreed = self.newest.attempt  # all reach the end of the step, where they agree on the attempt
             else:
                 gone = [each for each in members if not each.alive or each.meets or not each.trains]
                 assert gone or len(members) < len(group.present if group else ()), "it waits for a rank that is cut off"
@@ -393,7 +395,7 @@ class Ranks(RuleBasedStateMachine):
         self.no_two_groups_train()
 
     def _is_stuck(self, membership: Membership) -> bool:
-        """Returns whether the newest attempt's group has failed, so that the operator has to assign another one."""
+        """Returns whether the newest attempt's group has failed, so that the operator has to assign another attempt."""
         if membership.group == self.newest:
             return membership.broken
         return membership.tried == self.newest.attempt
@@ -403,13 +405,13 @@ class Ranks(RuleBasedStateMachine):
 
 
 def _reached(process: Process) -> tuple[int, int]:
-    """Returns the step that a process is in, and the collective of that."""
+    """Returns a process's step, and its collective in the step."""
     return process.step, -1 if process.entered is None else process.entered
 
 
 @pytest.mark.timeout(3600 if THOROUGH else 180)
 class TestRanks(Ranks.TestCase):  # type: ignore[misc,valid-type]
-    """Derandomized, so that a run of the tests says the same each time; TRAINMASTER_SLOW=1 looks for new histories."""
+    """Runs derandomized, so that each run of the tests is the same; TRAINMASTER_SLOW=1 looks for new histories."""
 
     settings = settings(
         max_examples=20_000 if THOROUGH else 150,
@@ -421,7 +423,7 @@ class TestRanks(Ranks.TestCase):  # type: ignore[misc,valid-type]
 
 
 def test_random_histories_keep_the_rules() -> None:
-    """Hypothesis chooses evenly, and so seldom gets far; here ranks mostly go on, and faults come between."""
+    """Hypothesis chooses evenly, and so seldom gets far. Here ranks usually continue, and faults come in between."""
     for seed in range(20_000 if THOROUGH else 400):
         chance = random.Random(seed)
         ranks = Ranks()
@@ -458,7 +460,7 @@ def _next(ranks: Ranks, chance: random.Random) -> None:
 
 
 def test_states_that_have_grown_old_in_incomplete_units_are_none_together() -> None:
-    """Each unit has lost the rank at another place, so those that are left have a whole state between them."""
+    """Each unit has lost a different rank, so the ranks that are left hold a whole state between them."""
     ranks = Ranks()
     ranks.begin((6, 2))
     ranks.all_but_some_go_on(set(), 9, False)
@@ -496,7 +498,7 @@ def test_ranks_of_an_incomplete_unit_wait() -> None:
     assert [Membership(rank, Order(2, 8)).received(order).broken for rank in (1, 2)] == [True, True]
     assert [Membership(rank, Order(2, 8)).received(order).forms() for rank in (1, 7, 2)] == [None, None, order]
     assert not any(Membership(rank, Order(2, 8)).received(order).is_over() for rank in (1, 7, 2))
-    # A lost rank of a unit that is incomplete is no loss to those that train.
+    # An incomplete unit's lost rank is no loss to those that train.
     formed = Membership(2).received(order).meets(order).formed(order)
     assert not formed.received(Order(4, 8, frozenset({0, 1, 6}), unit=2)).broken
     assert formed.received(Order(4, 8, frozenset({0, 4, 6}), unit=2)).broken

@@ -1,4 +1,4 @@
-"""A real group can be ended from any thread, ends nothing beside it, and leaves nothing behind."""
+"""A real group can be ended from any thread, affects nothing else, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _store() -> Any:
 
 
 def _wakes() -> float:
-    """Rank 1 never comes to the collective; another thread of rank 0 ends the group."""
+    """Rank 1 never enters the collective; another thread of rank 0 ends the group."""
     import torch
     import torch.distributed as dist
 
@@ -67,7 +67,7 @@ def test_a_thread_that_waits_in_gloo_is_woken_at_once() -> None:
 
 
 def _late() -> list[bool]:
-    """Rank 1 sends after rank 0 has ended the group, and only then is the tensor's memory used for something else."""
+    """Rank 1 sends after rank 0 has ended the group; only then is the tensor's memory used for something else."""
     import torch
     import torch.distributed as dist
 
@@ -104,8 +104,8 @@ def test_nothing_writes_into_the_tensors_of_a_group_that_has_ended() -> None:
 
 
 def _half_sent() -> list[bool]:
-    """Rank 1 stops while rank 0 sends a large message to it; returns whether rank 0 waits no longer when it has given
-    up, and lets go of the group.
+    """Rank 1 stops while rank 0 sends it a large message. Returns whether rank 0 stops waiting once it has given up and
+    dropped the group.
     """
     import torch
     import torch.distributed as dist
@@ -154,7 +154,9 @@ def test_nobody_waits_for_a_message_that_is_half_sent_and_its_group_is_kept() ->
 
 
 def _beside() -> bool:
-    """Ends groups while a server of this process has a connection whose other end has a port of gloo's, elsewhere."""
+    """Ends groups while this process also has a connection to a server at another address, on the port number that gloo
+    uses.
+    """
     import torch
     import torch.distributed as dist
 

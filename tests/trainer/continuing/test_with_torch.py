@@ -1,4 +1,4 @@
-"""What of torch is built on process groups works on one that can continue, and goes on without a rank."""
+"""Torch's own layers above process groups work on a group that can continue, and keep working without a rank."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def _trains(kind: str, *, continues: bool) -> list[Any]:
-    """Makes three steps; where it `continues`, until it has lost a rank, and three more. Returns the weights."""
+    """Makes three steps; if it `continues`, trains until it has lost a rank, and makes three more. Returns the
+    weights.
+    """
     import torch
     import torch.distributed as dist
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
@@ -108,7 +110,7 @@ def _trains_on(kind: str) -> list[Any]:
 
 
 def _groups() -> dict[str, Any]:
-    """Two rows and two columns, which lie beside each other, before and after rank 3 is lost."""
+    """Checks two rows and two columns of ranks, whose groups exist side by side, before and after rank 3 is lost."""
     import torch
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
@@ -158,7 +160,7 @@ def test_groups_beside_each_other_go_on_without_a_rank() -> None:
 
 
 def _ends(turn: int) -> None:
-    """Ends with collectives under way, and without destroying the group in every second turn."""
+    """Ends while collectives are under way; every second time without destroying the group."""
     import torch
     import torch.distributed as dist
 

@@ -1,7 +1,7 @@
-"""A run whose state is a hash of its history: whoever leaves out a step, or makes one twice, ends with another one.
+"""A run's state is a hash of its history, so a run that leaves out a step, or makes one twice, ends differently.
 
-Each step sums what all parts of it contribute. The ranks that are present share the parts, so the sum is always the
-same, and so is the history.
+Each step sums the contributions of all parts. The present ranks share the parts, so the sum, and so the history, is
+always the same.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def contribution(step: int, part: int) -> int:
 
 
 def history(steps: int, size: int) -> int:
-    """Returns the state after so many steps of an undisturbed run."""
+    """Returns the state of an undisturbed run after this many steps."""
     state = 1
     for step in range(1, steps + 1):
         state = _after(state, sum(contribution(step, part) for part in range(size)))
@@ -33,7 +33,9 @@ def _after(state: int, total: int) -> int:
 
 
 def train(steps: int, seconds: float = 0.0, ballast: int = 0) -> int:
-    """Be a rank that makes so many steps, of so many seconds; `ballast` is bytes of state. Returns the last state."""
+    """Train as a rank that makes `steps` steps, of a given number of seconds; `ballast` is bytes of state. Returns the
+    last state.
+    """
     import torch
     import torch.distributed as dist
 
@@ -78,7 +80,7 @@ def train(steps: int, seconds: float = 0.0, ballast: int = 0) -> int:
 
 
 def logged(made: World, rank: int) -> list[list[tuple[int, int, float]]]:
-    """Returns the steps that each of this rank's processes has made, as (step, attempt, when)."""
+    """Returns the steps that each of this rank's processes has made, as (step, attempt, time)."""
     processes = list[list[tuple[int, int, float]]]()
     for file in made.folder.glob(f"steps-{rank}-*"):
         rows = [line.split() for line in file.read_text().splitlines()]
@@ -87,7 +89,9 @@ def logged(made: World, rank: int) -> list[list[tuple[int, int, float]]]:
 
 
 def reaches(made: World, rank: int, step: int = 0, attempt: int = 0, seconds: float = 60) -> float:
-    """Wait for a rank's first step that is at least `step` and of at least `attempt`; returns when that was."""
+    """Wait for a rank's first step that is at least `step`, in an attempt that is at least `attempt`; returns
+    its time.
+    """
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         times = [when for rows in logged(made, rank) for number, of, when in rows if number >= step and of >= attempt]
@@ -98,7 +102,7 @@ def reaches(made: World, rank: int, step: int = 0, attempt: int = 0, seconds: fl
 
 
 def ready(made: World, rank: int, seconds: float = 60) -> None:
-    """Wait until a rank that joins is ready to."""
+    """Wait until a joining rank is ready."""
     mark = made.folder / f"ready-{rank}"
     until = time.monotonic() + seconds
     while not mark.exists():

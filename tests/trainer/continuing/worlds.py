@@ -17,7 +17,7 @@ from tests.trainer.ranks import free_port, start_rank
 
 
 class World:
-    """Has the ranks of one job on this machine. What a rank returns is pickled into the file `out` of its process."""
+    """Runs a job's ranks on this machine. A rank's return value is pickled into its process's file `out`."""
 
     def __init__(self, size: int, folder: Path, function: Callable[..., Any], *arguments: Any) -> None:
         self.size, self.folder, self.port = size, folder, free_port()
@@ -25,7 +25,7 @@ class World:
         self.attempt, self.absent = 1, frozenset[int]()
         self.processes = dict[int, BaseProcess]()
         self.outs = list[Path]()
-        #: The place in `outs` of each rank's newest process.
+        #: For each rank, the place of its newest process in `outs`.
         self.numbers = dict[int, int]()
         for rank in range(size):
             os.mkfifo(f"{self.file}.{rank}")
@@ -55,7 +55,7 @@ class World:
         self._send(rank, signal.SIGCONT)
 
     def unread(self, rank: int) -> int:
-        """Returns how many bytes have come for a rank that it hasn't read."""
+        """Returns how many bytes have arrived at a rank that it hasn't read."""
         own = {str(link.readlink()) for link in Path(f"/proc/{self.processes[rank].pid}/fd").iterdir()}
         lines = [line for name in ("tcp", "tcp6") for line in Path("/proc/net", name).read_text().splitlines()[1:]]
         rows = [line.split() for line in lines]
@@ -76,7 +76,9 @@ class World:
         os.close(fifo)
 
     def assign(self, absent: Iterable[int] = (), *, wakes: Iterable[int] | None = None, port: int | None = None) -> int:
-        """Assign the next attempt, without the `absent` ranks, and wake ranks as their agent does; returns it."""
+        """Assign the next attempt, without the `absent` ranks, and wake ranks as their agent does; returns the
+        attempt.
+        """
         self.attempt += 1
         self.absent = frozenset(absent)
         order = {"attempt": self.attempt, "absent": sorted(self.absent), "worldSize": self.size}
@@ -89,7 +91,7 @@ class World:
         return self.attempt
 
     def ended(self, ranks: Iterable[int], seconds: float = 60) -> None:
-        """Wait for these ranks' ends; fails where one doesn't end well."""
+        """Wait until these ranks have ended; fails if one doesn't end well."""
         until = time.monotonic() + seconds
         for rank in ranks:
             process = self.processes[rank]
@@ -112,13 +114,13 @@ class World:
 
 
 def trains() -> None:
-    """Shows that this rank has got as far as here."""
+    """Shows that this rank has got this far."""
     Path(os.environ["WORLD_FOLDER"], f"trains-{os.environ['RANK']}").touch()
 
 
 @contextmanager
 def world(size: int, function: Callable[..., Any], *arguments: Any) -> Iterator[World]:
-    """Gives a world whose ranks run `function(*arguments)`; they end with the block."""
+    """Yields a world whose ranks run `function(*arguments)`; they end with the block."""
     with tempfile.TemporaryDirectory() as folder:
         made = World(size, Path(folder), function, *arguments)
         try:

@@ -1,7 +1,7 @@
-"""The cluster that the conformance cases run against.
+"""The conformance cases run against this cluster.
 
-By default an embedded one without nodes, as the recording's was; with KUBEBUILDER_ASSETS or TRAINMASTER_TEST_KUBECONFIG
-the session's shared cluster (`trainmaster_local.testing.clusters.open_cluster`).
+By default it is embedded and has no nodes, like the recording's. With KUBEBUILDER_ASSETS or TRAINMASTER_TEST_KUBECONFIG
+it is the session's shared cluster (`trainmaster_local.testing.clusters.open_cluster`).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ RECORDED_MINOR = "36"
 
 
 def skip_unless_recorded(version: Mapping[str, str]) -> None:
-    """Skips if /version is another Kubernetes than the recorded one."""
+    """Skips if /version names another Kubernetes than the recorded one."""
     if version["minor"] != RECORDED_MINOR:
         pytest.skip(f"the answers are those of Kubernetes 1.{RECORDED_MINOR}, and this is {version['gitVersion']}")
 
 
 @dataclass(frozen=True)
 class Target:
-    """Address, what makes a request the administrator's, and whether controllers run."""
+    """Holds a cluster's address and the headers of an administrator's request, and knows whether controllers run."""
 
     server: str
     headers: Mapping[str, str]

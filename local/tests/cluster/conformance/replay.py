@@ -1,8 +1,8 @@
-"""Plays recorded requests against a cluster and compares the relevant parts of the answers.
+"""Recorded requests are replayed against a cluster, and the relevant parts of the answers are compared.
 
-The recording (local/tests/data/kubernetes.md) is what a Kubernetes 1.36 answered. uids, times, resource versions and
-addresses differ from cluster to cluster: requests that carry them get those of this cluster, and answers are compared
-without them.
+The recording (local/tests/data/kubernetes.md) contains the answers of a Kubernetes 1.36. uids, times, resource versions
+and addresses differ from cluster to cluster: requests that contain them get those of this cluster, and answers are
+compared without them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _VOLATILE_TEXT = (
     (re.compile(r"\bs-[0-9a-f]{7,10}\b"), "s-<revision>"),
     (re.compile(r"(too old resource version: \d+) \(\d+\)"), r"\1 (…)"),
     (re.compile(r"current: \d+"), "current: …"),
-    # Quoted otherwise by each version of Go.
+    # Each version of Go quotes this differently.
     (re.compile(r"invalid character '[^']*'"), "invalid character …"),
     # kube-apiserver appends a diff of its internal Go structs.
     (re.compile(r"\n@@ .*", re.DOTALL), ""),
@@ -53,7 +53,7 @@ _VERSION_KEYS = frozenset(
     )
 )
 
-# The recorder kept one body for these four, changed in place after each request: what was sent follows from the answer.
+# The recorder kept one body for these four, changed in place after each request, so the answer shows what was sent.
 _LIMITS: dict[str, dict[str, Any]] = {
     "pod: fractional GPU": {"limits": {"nvidia.com/gpu": "1.5"}},
     "pod: GPU request differs from limit": {"limits": {"nvidia.com/gpu": "2"}, "requests": {"nvidia.com/gpu": "1"}},
@@ -111,10 +111,10 @@ def load() -> list[Case]:
 
 @dataclass
 class Replay:
-    """One run through the recording, in order; what each case was answered is kept."""
+    """Runs once through the recording, in order, and keeps the answer to each case."""
 
     url: str
-    # With these a request is the administrator's.
+    # Headers of an administrator's request.
     headers: Mapping[str, str]
     session: aiohttp.ClientSession
     controllers: bool = True
@@ -155,7 +155,7 @@ class Replay:
         accept: str = "application/json",
         begun: asyncio.Event | None = None,
     ) -> Answer:
-        """One request. `begun` is set when its answer begins: a watch is open then."""
+        """Sends one request. `begun` is set when its answer begins: a watch is open then."""
         # The recorder sent no User-Agent, which makes the field manager `unknown`.
         headers = {**self.headers, "Accept": accept, "User-Agent": ""}
         if content_type:
@@ -171,7 +171,7 @@ class Replay:
             return Answer(response.status, kind, _parsed(text, kind), response.headers.getall("Warning", []))
 
     async def _path(self, case: Case) -> str:
-        """The path with this cluster's resource versions and continue token."""
+        """Returns the path with this cluster's resource versions and continue token."""
         parts = urlsplit(case.path)
         query = []
         for name, value in parse_qsl(parts.query, keep_blank_values=True):
@@ -223,13 +223,15 @@ def _parsed(text: str, content_type: str) -> Any:
     try:
         body = json.loads(text) if text else []
     except ValueError:
-        # A watch: a line an event. /version is one object on several lines.
+        # A watch has one event per line; /version is one object on several lines.
         return [json.loads(line) for line in text.splitlines() if line]
     return [body] if isinstance(body, dict) and body.keys() == {"type", "object"} else body
 
 
 async def _change_w1(replay: Replay) -> None:
-    """The recorder's requests while its two watches ran: create w1, patch its size, move its label, delete it."""
+    """Repeats the recorder's requests while its two watches ran: create w1, patch its size, move its label,
+    delete it.
+    """
     path = "/apis/example.dev/v1/namespaces/rec/widgets"
     widget = {
         "apiVersion": "example.dev/v1",
@@ -245,7 +247,7 @@ async def _change_w1(replay: Replay) -> None:
 
 
 async def _wait(replay: Replay, path: str, ready: Callable[[Any], bool], seconds: float = 60) -> None:
-    """Waits until what is at `path` is as it was when the recorder asked; what comes is compared anyway."""
+    """Waits until the object at `path` is as it was when the recorder asked; the answer is compared in any case."""
     for _ in range(int(seconds * 10)):
         answer = await replay.request("GET", path)
         if ready(answer.body):
@@ -306,13 +308,13 @@ _MEANWHILE: dict[str, Callable[[Replay], Awaitable[None]]] = {
 
 
 def normal(value: Any, key: str = "") -> Any:
-    """A value without what differs from cluster to cluster."""
+    """Returns a value without the parts that differ from cluster to cluster."""
     if isinstance(value, dict):
         return _normal_object(value)
     if isinstance(value, list):
         items = [normal(item) for item in value]
         if key == "managedFields":
-            # Their order is by time, to the second.
+            # They are ordered by time, to the second.
             items.sort(key=lambda item: json.dumps(item, sort_keys=True))
         if key == "cells":
             items = ["<age>" if isinstance(item, str) and _DURATION.fullmatch(item) else item for item in items]
@@ -339,7 +341,7 @@ def _normal_object(value: dict[str, Any]) -> dict[str, Any]:
         result["sources"] = [s for s in sources if s.get("configMap", {}).get("name") != "openshift-service-ca.crt"]
     causes = (result.get("details") or {}).get("causes") if result.get("kind") == "Status" else None
     if causes and len(causes) > 1:
-        # kube-apiserver goes through a schema's fields in no fixed order (Go's maps), and so do its errors.
+        # kube-apiserver goes through a schema's fields in no fixed order (Go's maps), so its errors have none either.
         result["details"]["causes"] = sorted(causes, key=lambda cause: json.dumps(cause, sort_keys=True))
         result["message"] = sorted(re.split(r"[\s,\[\]]+", result["message"]))
     return result
@@ -376,7 +378,7 @@ def _short(value: Any) -> str:
 
 
 def compare(case: Case, answer: Answer) -> list[str]:
-    """Returns how the answer to a case differs from Kubernetes' in relevant parts."""
+    """Returns how the relevant parts of a case's answer differ from Kubernetes'."""
     found = []
     if answer.status != case.status:
         found.append(f"status {answer.status}, Kubernetes has {case.status}: {_short(answer.body)}")
@@ -394,14 +396,16 @@ def compare(case: Case, answer: Answer) -> list[str]:
 
 
 def _compare_token(body: Any) -> list[str]:
-    """A continue token is opaque, but there."""
+    """Compares a continue token, which is opaque, but must be there."""
     token = body.get("metadata", {}).get("continue", "")
     raw = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
     return [] if b"meta.k8s.io" in raw else [f"continue token {token!r}"]
 
 
 def _compare_discovery(recorded: Any, actual: Any) -> list[str]:
-    """Every resource that is served is described as Kubernetes describes it; the widgets are there."""
+    """Checks that every served resource is described as Kubernetes describes it, and that the widgets are among
+    them.
+    """
     served = {
         (group["metadata"]["name"], version["version"], resource["resource"]): resource
         for group in actual["items"]

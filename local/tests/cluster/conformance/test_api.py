@@ -1,4 +1,4 @@
-"""102 requests as a Kubernetes 1.36 answered them, played in order against the cluster under test."""
+"""102 requests that a Kubernetes 1.36 answered are replayed in order against the cluster under test."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 CASES = load()
 
-# Answered by what controllers and the scheduler do: a kube-apiserver alone can't.
+# The answer depends on controllers and the scheduler, which a kube-apiserver alone lacks.
 CONTROLLERS = frozenset(
     (
         "pod: the scheduler's condition without nodes",
@@ -32,15 +32,15 @@ CONTROLLERS = frozenset(
     )
 )
 
-# True a moment later only; a definition is established by the kube-apiserver's own controllers.
+# True only a moment later; the kube-apiserver's own controllers establish a definition.
 EVENTUAL = CONTROLLERS | {"the CRD once established"}
 
 # Here the ServiceAccount admission plugin adds to the pod; a kube-apiserver alone is started without it.
 ADMITTED = frozenset(("pod: created with defaults",))
-# Said of a pod by the recorder's scheduler; other clusters have nodes that the pod doesn't fit.
+# The recorder's scheduler wrote this about a pod; other clusters have nodes that the pod doesn't fit.
 NO_NODES = "no nodes available to schedule pods"
 
-# Seconds; what controllers do comes a moment after what they do it for.
+# Seconds; controllers react a moment after a change.
 PATIENCE = 30.0
 
 
@@ -61,7 +61,7 @@ async def test_answers_as_kubernetes(replay: Replay, case: Case) -> None:
         pytest.skip("a kube-apiserver alone runs no controllers")
     differences = await _differences(replay, case)
     if case.title in ADMITTED and not replay.controllers:
-        # Asked all the same: others come after it.
+        # Requested all the same, because others come after it.
         pytest.skip("a kube-apiserver alone knows no service accounts")
     deadline = time.monotonic() + PATIENCE
     while differences and case.title in EVENTUAL and case.method == "GET" and time.monotonic() < deadline:

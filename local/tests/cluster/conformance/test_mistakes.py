@@ -1,7 +1,7 @@
-"""Requests with mistakes as a Kubernetes 1.36.2 answered them: server-side applies (`patches.typed`,
+"""Requests with mistakes get the answers of a Kubernetes 1.36.2: server-side applies (`patches.typed`,
 `http.yaml_bodies`), creates, and field validation of built-ins and custom resources.
 
-Each is a dry run of its own, so they come in any order.
+Each is a separate dry run, so they can come in any order.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Ask = Callable[..., tuple[int, Any, list[str]]]
 
 @pytest.fixture(scope="module")
 def ask(shared_cluster: SharedCluster) -> Iterator[Ask]:
-    """Sends a request as the administrator: status, decoded body, warnings."""
+    """Sends a request as the administrator; returns status, decoded body and warnings."""
     address = urlsplit(shared_cluster.server)
     assert address.hostname is not None
     connection = http.client.HTTPSConnection(address.hostname, address.port, context=shared_cluster.tls, timeout=30)
@@ -76,7 +76,9 @@ def test_mistakes_are_answered_as_kubernetes_does(ask: Ask, case: dict[str, Any]
 
 
 def in_order(answer: dict[str, Any]) -> dict[str, Any]:
-    """Returns the answer in one order: kube-apiserver goes through a schema's fields in none (Go's maps)."""
+    """Returns the answer in a fixed order, because kube-apiserver goes through a schema's fields in none (Go's
+    maps).
+    """
     ordered = {**answer, "warnings": sorted(answer["warnings"])}
     if len(answer.get("causes", ())) > 1:
         ordered |= {

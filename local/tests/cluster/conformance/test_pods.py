@@ -1,12 +1,12 @@
-"""Pods behave as on a real kubelet: the recorded scenarios of local/tests/data/kubernetes-pods.jsonl, played again.
+"""Pods behave as on a real kubelet: the recorded scenarios of local/tests/data/kubernetes-pods.jsonl are replayed.
 
-Each scenario creates the recorded objects, does what was done then (deletes, scales, makes a ConfigMap), and watches.
-What has to be the same is the *order of what a watcher can see*: phases, conditions with their reasons and messages,
+Each scenario creates the recorded objects, repeats the recorded changes (deletes, scales, makes a ConfigMap), and
+watches. The *order of a watcher's views* must be the same: phases, conditions with their reasons and messages,
 container states with exit codes, reasons and messages, restart counts, readiness, deletion; and the events with their
-words. Times aren't compared; uids, addresses, image ids and the node's name are replaced on both sides first.
+words. Times aren't compared; uids, addresses, image ids and the node's name are first replaced on both sides.
 
-States that last long on one kubelet and short on another are compared as a path: consecutive equal views are one.
-Where the recording ends in the middle of a loop (crash back-off), the replay has to go at least as far.
+States that last long on one kubelet and short on another are compared as a path: consecutive equal views are one. If
+the recording ends in the middle of a loop (crash back-off), the replay has to get at least as far.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ View = tuple[Any, ...]
 
 
 def _plain(text: str, namespace: str) -> str:
-    """A message without uids, addresses, the namespace and the DNS server's address."""
+    """Returns a message without uids, addresses, the namespace and the DNS server's address."""
     text = re.sub(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "<uid>", text)
     text = re.sub(r"\b\d+\.\d+\.\d+\.\d+(:\d+)?\b", "<address>", text)
     text = text.replace(f"_{namespace}(", "_<namespace>(").replace(f" {namespace}/", " <namespace>/")
@@ -65,7 +65,7 @@ def _container(status: Object, namespace: str) -> View:
 
 
 def view(kind: str, pod: Object, namespace: str) -> View:
-    """One event of the watch."""
+    """Returns the view of one event of the watch."""
     status, metadata = pod.get("status") or {}, pod["metadata"]
     conditions = tuple(
         (
@@ -82,7 +82,7 @@ def view(kind: str, pod: Object, namespace: str) -> View:
         for key in ("initContainerStatuses", "containerStatuses")
         for entry in status.get(key) or []
     )
-    # Whether ADDED or MODIFIED says only when the watch began to look.
+    # ADDED or MODIFIED depends only on when the watch began.
     return (
         "gone" if kind == "DELETED" else "there",
         status.get("phase"),
@@ -99,7 +99,7 @@ def view(kind: str, pod: Object, namespace: str) -> View:
 
 
 def path(changes: list[tuple[str, Object]], namespace: str) -> list[View]:
-    """The views of one pod in order, each once."""
+    """Returns the views of one pod in order, consecutive equal ones once."""
     found: list[View] = []
     for kind, pod in changes:
         seen = view(kind, pod, namespace)
@@ -123,7 +123,7 @@ class Recorder:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """The watch ends by its own time limit: a blocked read can't be closed from another thread."""
+        """Waits for the watch's own time limit, because another thread can't close a blocked read."""
 
     def _watch(self) -> None:
         path = f"/api/v1/namespaces/{self._cluster.namespace}/pods?watch=1&resourceVersion=0&timeoutSeconds=60"
@@ -138,7 +138,7 @@ class Recorder:
             return  # the cluster ended first
 
     def of(self, uid_order: int, name: str) -> list[tuple[str, Object]]:
-        """The changes of the nth pod that had this name."""
+        """Returns the changes of the nth pod with this name."""
         uids: list[str] = []
         for _, pod in self.changes:
             if pod["metadata"]["name"] == name and pod["metadata"]["uid"] not in uids:
@@ -149,7 +149,7 @@ class Recorder:
 
 
 def _pods_of(scenario: Object) -> Iterator[tuple[str, int, list[tuple[str, Object]]]]:
-    """Each recorded pod: its name, which of that name it was, and its changes."""
+    """Returns for each recorded pod its name, its number among the pods of that name, and its changes."""
     order: dict[str, list[str]] = {}
     for entry in scenario["watch"]:
         metadata = entry["object"]["metadata"]
@@ -196,7 +196,7 @@ def _act(cluster: Cluster, scenario: Object, recorder: Recorder) -> None:
         if words:
             name, forced = words.group(1), bool(words.group(2) or words.group(3))
             cluster.eventually(partial(ready, name), 60, f"{name} ready")
-            # The recorded programs had been up for seconds: their signal handlers were set.
+            # The recorded programs had been up for seconds, so their signal handlers were set.
             time.sleep(0.7)
             query = "?gracePeriodSeconds=0" if forced else ""
             status, answer = cluster.request("DELETE", f"{pods}/{name}{query}")
@@ -216,9 +216,9 @@ def _reached(wanted: list[View], got: list[View]) -> bool:
 
 
 def _comparable(views: list[View], title: str) -> list[View]:
-    """The views that have to be the same."""
+    """Returns the views that have to be the same."""
     if "image isn't there" in title:
-        # How long the first error is shown before the back-off's depends on the kubelet's next sync.
+        # The first error is shown until the back-off's, which depends on the kubelet's next sync.
         return views[:6]
     return views
 
@@ -226,7 +226,9 @@ def _comparable(views: list[View], title: str) -> list[View]:
 @pytest.mark.usefixtures("pods_run")
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=[scenario["title"] for scenario in SCENARIOS])
 def test_pods_go_through_the_recorded_states(cluster: Cluster, scenario: Object) -> None:
-    """`pkg/kubelet/kuberuntime`, `pkg/kubelet/status`, `pkg/controller/statefulset` in Kubernetes 1.36."""
+    """The states come from `pkg/kubelet/kuberuntime`, `pkg/kubelet/status` and `pkg/controller/statefulset` in
+    Kubernetes 1.36.
+    """
     skip_unless_recorded(cluster.request("GET", "/version")[1])
     if cluster.shared.embedded is None and not os.environ.get("TRAINMASTER_TEST_RECORDED_IMAGE"):
         pytest.skip(
@@ -253,7 +255,7 @@ def test_pods_go_through_the_recorded_states(cluster: Cluster, scenario: Object)
 
 
 def _wait_for_path(cluster: Cluster, same: Any, what: str) -> None:
-    """Fails at once when a state was wrong, and after a while when one didn't come."""
+    """Fails at once if a state was wrong, and after a while if one didn't come."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         if same():
@@ -268,7 +270,7 @@ def _event_key(event: Object, namespace: str) -> tuple[str, str, str, str]:
 
 
 def _compare_events(cluster: Cluster, scenario: Object, namespace: str) -> None:
-    """Every recorded event comes, in the order of first occurrence for each object, and no other one does."""
+    """Checks that exactly the recorded events come, in the order of first occurrence for each object."""
     wanted = list(dict.fromkeys(_event_key(event, namespace) for event in scenario["events"]))
 
     def events() -> list[tuple[str, str, str, str]]:

@@ -1,4 +1,4 @@
-"""A small API for tests: namespaces, ConfigMaps, and widgets made by a CustomResourceDefinition."""
+"""A small API serves tests: namespaces, ConfigMaps, and widgets made by a CustomResourceDefinition."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ CONFIG_MAPS = ResourceType(
 
 
 def definition(schema: dict[str, Any] | None = None, **version: Any) -> dict[str, Any]:
-    """The CRD of widgets; `version` overrides fields of its one version."""
+    """Returns the CRD of widgets; `version` overrides fields of its only version."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -81,7 +81,7 @@ def definition(schema: dict[str, Any] | None = None, **version: Any) -> dict[str
 
 
 async def new_api(*, history: int = 10_000, schema: dict[str, Any] | None = None, **version: Any) -> Api:
-    """An API with widgets and a namespace `default`."""
+    """Returns an API with widgets and a namespace `default`."""
     registry = Registry()
     registry.add(ResourceType("", "v1", "Namespace", "namespaces", "namespace", False))
     registry.add(CONFIG_MAPS)
@@ -97,5 +97,5 @@ def widget(name: str = "one", **spec: Any) -> dict[str, Any]:
 
 
 def managers(obj: dict[str, Any]) -> dict[str, Any]:
-    """The fields that each manager owns."""
+    """Returns the fields that each manager owns."""
     return {entry["manager"]: entry["fieldsV1"] for entry in obj["metadata"].get("managedFields", [])}

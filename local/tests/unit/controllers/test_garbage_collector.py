@@ -1,4 +1,4 @@
-"""The garbage collector follows types that go and come back."""
+"""The garbage collector follows types that are deleted and recreated."""
 
 from __future__ import annotations
 

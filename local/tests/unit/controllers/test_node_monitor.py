@@ -1,4 +1,4 @@
-"""A node counts as lost by its Lease, and not by time in which nothing ran."""
+"""A node counts as lost by its Lease; time in which nothing ran doesn't count."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TIMINGS = NodeTimings(lease_seconds=0.5, monitor_grace_seconds=2.0, monitor_seco
     [
         ([0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0], False),
         ([0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.25], True),
-        # Nothing of this process ran for five seconds, the kubelets neither.
+        # Nothing in this process, kubelets included, ran for five seconds.
         ([0.0, 0.25, 5.25], False),
         ([0.0, 0.25, 5.25, 5.5, 5.75, 6.0, 6.25, 6.5, 6.75, 7.0, 7.25], True),
     ],

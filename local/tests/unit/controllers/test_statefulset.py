@@ -1,4 +1,4 @@
-"""A StatefulSet's next action, as `pkg/controller/statefulset/stateful_set_control.go` decides."""
+"""A StatefulSet's next action is the one that `pkg/controller/statefulset/stateful_set_control.go` chooses."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_availability_waits_for_min_ready_seconds() -> None:
 
 
 def test_hashes_are_those_of_a_real_cluster() -> None:
-    """The recorded revisions of local/tests/data/kubernetes-api.jsonl."""
+    """The revisions were recorded in local/tests/data/kubernetes-api.jsonl."""
     for title in ("StatefulSet: status", "StatefulSet: status after a template patch under OnDelete"):
         body = next(case for case in API if case["title"] == title)["response"]["body"]
         name = f"s-{revision_hash(body['spec']['template'])}"
@@ -109,7 +109,7 @@ def test_hashes_are_those_of_a_real_cluster() -> None:
 
 
 def test_a_pod_has_its_identity() -> None:
-    """The recorded pod `s-3` of a set with ordinals.start 3."""
+    """The recorded pod is `s-3` of a set with ordinals.start 3."""
     recorded = next(case for case in API if case["title"].startswith("StatefulSet's pod with ordinals.start"))
     want = recorded["response"]["body"]
     owner = next(case for case in API if case["title"] == "StatefulSet: status")["response"]["body"]

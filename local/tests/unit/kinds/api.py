@@ -1,4 +1,4 @@
-"""An API with the built-in types and a namespace, in memory."""
+"""An API with the built-in types and a namespace runs in memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def started(tokens: Tokens | None = None) -> Api:
 
 
 async def refusal(api: Api, resource: str, body: dict[str, Any], namespace: str = "default") -> str:
-    """Creates what has to be refused; gives the message."""
+    """Creates an object that has to be refused; returns the message."""
     with pytest.raises(ApiError) as caught:
         await api.create(resource, body, namespace)
     return caught.value.message

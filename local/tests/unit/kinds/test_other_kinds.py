@@ -1,4 +1,4 @@
-"""Workloads, Services, ConfigMaps, Secrets, claims, quotas and namespaces: defaults, refusals and columns."""
+"""Workloads, Services, ConfigMaps, Secrets, claims, quotas and namespaces have defaults, refusals and columns."""
 
 from __future__ import annotations
 

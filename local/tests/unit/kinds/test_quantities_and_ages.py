@@ -1,4 +1,4 @@
-"""Quantities in canonical form (apimachinery `quantity_test.go`'s rules), and ages (`pkg/util/duration`)."""
+"""Quantities have a canonical form (rules of apimachinery's `quantity_test.go`), as have ages (`pkg/util/duration`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No device is ever with two live pods, and a pod that a scheduler placed always gets its devices."""
+"""Two live pods never share a device, and a pod that a scheduler placed always gets its devices."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_each_container_has_its_own_and_keeps_them() -> None:
     first = pod("first", 1, 2, 0)
     assert manager.admit(first)
     assert devices(manager, first) == {"c0": ("0",), "c1": ("1", "2"), "c2": ()}
-    # A container that starts again needs no new devices.
+    # A restarted container needs no new devices.
     assert manager.admit(first)
     assert devices(manager, first)["c0"] == ("0",)
 
@@ -109,7 +109,9 @@ SPECS = st.builds(
 
 
 class Node(RuleBasedStateMachine):
-    """A node whose scheduler counts what the API has, and whose pods' processes end when they end."""
+    """Simulates a node whose scheduler counts the API's pods, and whose pods' processes may end before or after
+    that.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -151,7 +153,7 @@ class Node(RuleBasedStateMachine):
         if self.live:
             uid = data.draw(st.sampled_from(sorted(self.live)))
             del self.live[uid]
-            # The last process has ended; then the API learns it.
+            # First the last process ends; then the API learns it.
             assert self.manager.release(uid)
             self.scheduler.remove(uid)
             self.try_waiting()

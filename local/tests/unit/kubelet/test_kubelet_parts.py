@@ -1,4 +1,4 @@
-"""The kubelet's pure parts: paths, images, environment, back-off, files that change at once, hosts files."""
+"""The kubelet's pure parts work: paths, images, environment, back-off, files that change at once, hosts files."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_durations_are_go_s(seconds: float, text: str) -> None:
 
 
 def test_references_in_values_are_expanded() -> None:
-    """`third_party/forked/golang/expansion/expand_test.go`."""
+    """The cases are from `third_party/forked/golang/expansion/expand_test.go`."""
     variables = {"A": "1", "B": "$(A)"}
     assert expand("$(A)-$(B)-$(C)-$$(A)-$A-$(", variables) == "1-$(A)-$(C)-$(A)-$A-$("
 
@@ -159,7 +159,7 @@ def test_what_env_refers_to_must_be_there(source: Object, sentence: str) -> None
 
 
 def test_files_of_a_volume_change_in_one_step(tmp_path: Path) -> None:
-    """`pkg/volume/util/atomic_writer.go`."""
+    """`pkg/volume/util/atomic_writer.go` does it in the same way."""
     folder = tmp_path / "volume"
     assert write_atomically(folder, {"a": Content(b"1"), "sub/b": Content(b"2", 0o600)})
     first = (folder / "..data").readlink()

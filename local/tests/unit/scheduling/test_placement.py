@@ -1,4 +1,4 @@
-"""Affinity and spreading, required and preferred, as kube-scheduler's plugins have them."""
+"""Affinity and spreading, required and preferred, work as in kube-scheduler's plugins."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def nodes(*racks: str | None, room: int = 2) -> list[NodeState]:
-    """Nodes n0, n1, ... in these racks."""
+    """Returns nodes n0, n1, ... in these racks."""
     return [
         NodeState(
             {
@@ -33,7 +33,7 @@ def pod(uid: str, job: str = "bert", **spec: Any) -> Object:
 
 
 def place(pods: list[Object], on: list[NodeState]) -> list[str]:
-    """Schedules one after the other; a pod that can't go anywhere gives the scheduler's reason."""
+    """Schedules pods one after the other; for a pod that fits nowhere, the result is the scheduler's reason."""
     found = []
     for one in pods:
         decision = schedule(one, on)

@@ -1,4 +1,4 @@
-"""Where pods are placed, and the message if they can't be."""
+"""The scheduler chooses pods' nodes, and explains it if there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One worker's agent with ranks of a real torch, started cold (by torchrun) or warm."""
+"""One worker's agent starts ranks of a real torch cold (by torchrun) or warm."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def start(
     python: str = sys.executable,
     **environ: str,
 ) -> Agent:
-    """Start an agent whose ranks are Python's; `command` without Python itself. `learned`: what an agent before it has
-    learned, so that its ranks aren't asked for what they have imported.
+    """Start an agent whose ranks run Python; `command` leaves Python itself out. `learned` is what an agent before it
+    learned, so its ranks aren't asked for their imports.
     """
     settings = {"TRAINMASTER_LAUNCHER": "torchrun", "TRAINMASTER_WARM_START": str(warm).lower()}
     agent = job.agent(worker, NPROC_PER_NODE=str(ranks), **settings, **environ)
@@ -33,9 +33,9 @@ def start(
 
 
 def stand_in(job: Job, **modules: str) -> str:
-    """Make packages that are torch to a warm process, and others; returns their folder, for PYTHONPATH.
+    """Make packages that a warm process takes for torch and others; returns their folder, for PYTHONPATH.
 
-    Where torch itself isn't what is tested, its import is what a test would spend its time on.
+    If torch itself isn't tested, a test would spend most of its time importing it.
     """
     folder = job.folder / "site-packages"
     for name, source in {"torch": "import random", **modules}.items():
@@ -54,13 +54,13 @@ def until_files(paths: list[Path], seconds: float = 90.0) -> None:
 
 
 def starts(agent: Agent) -> list[str]:
-    """What the agent said about how attempts start."""
+    """Returns the agent's messages about how attempts start."""
     said = (line.removeprefix("[agent]: ") for line in agent.output().splitlines() if line.startswith("[agent]: "))
     return [line for line in said if " starts " in line]
 
 
 def without_memory(job: Job) -> Path:
-    """A cgroup that has no memory left for a warm process, for TRAINMASTER_CGROUP_ROOT."""
+    """Makes a cgroup without memory left for a warm process, for TRAINMASTER_CGROUP_ROOT."""
     groups = job.folder / "cgroup"
     groups.mkdir(exist_ok=True)
     (groups / "memory.max").write_text("209715200\n")

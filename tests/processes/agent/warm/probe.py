@@ -1,4 +1,4 @@
-"""A rank's program that writes down what it can see of its own start: started cold and warm it must see the same."""
+"""A rank's program records what it can see of its own start; started cold or warm, it must see the same."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def proc_status() -> dict[str, str]:
 
 
 def children_say(kinds: list[str]) -> dict[str, Any]:
-    """What children compute that are made in these ways, and those of data loaders and of `subprocess`."""
+    """Returns what children compute that are made in these ways, and those of data loaders and of `subprocess`."""
     found: dict[str, Any] = {}
     for method in kinds:
         context = multiprocessing.get_context(method)
@@ -56,7 +56,7 @@ def children_say(kinds: list[str]) -> dict[str, Any]:
         process.join()
         found[f"{method} code"] = process.exitcode
     for method in kinds:
-        # A spawned one imports torch, which takes long: rank 0 has one, in each way.
+        # A spawned child imports torch, which takes long, so only rank 0 has one, in each way.
         if method == "forkserver" or (method == "spawn" and os.environ["RANK"] != "0"):
             continue
         loader = DataLoader(range(8), batch_size=4, num_workers=1, multiprocessing_context=method)
@@ -74,7 +74,7 @@ def answer(queue: Any) -> None:
 
 
 def seen() -> dict[str, Any]:
-    """What is the same of every rank, however it is started."""
+    """Returns what is the same in every rank, however it is started."""
     return {
         "main": {
             name: repr(value)
@@ -119,7 +119,7 @@ def seen() -> dict[str, Any]:
         "gc": [
             gc.isenabled(),
             gc.get_threshold(),
-            # The youngest are collected when there are more of them.
+            # The youngest objects are collected when there are more of them.
             gc.get_count()[0] <= gc.get_threshold()[0] + 1,
             gc.get_freeze_count(),
             gc.get_debug(),
@@ -140,7 +140,7 @@ def seen() -> dict[str, Any]:
 
 
 def own() -> dict[str, Any]:
-    """What must differ from rank to rank."""
+    """Returns what must differ from rank to rank."""
     return {
         "random": [random.random(), float(numpy.random.rand()), multiprocessing.current_process().authkey.hex()],
         "torch": [torch.initial_seed(), torch.rand(3).tolist()],
@@ -149,7 +149,7 @@ def own() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    # Here, so that the children that import this as their main module needn't.
+    # Imported here, so that children that import this as their main module needn't.
     import numpy
     import torch
     from torch.utils.data import DataLoader

@@ -1,4 +1,4 @@
-"""Modules that can't be forked are found by the import that caused it, all of them at once (`warm/stage/forkable`)."""
+"""Modules that can't be forked are all found at once, by the import that causes it (`warm/stage/forkable`)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def get_device_capability(device=None):
 
 
 class Found:
-    """Found is what was found while modules were imported, in a process of its own."""
+    """Holds the problems found while modules were imported, in a separate process."""
 
     def __init__(self, folder: Path, *names: str, **modules: str) -> None:
         for name, source in modules.items():
@@ -92,7 +92,7 @@ def test_all_modules_that_cannot_be_forked_are_found_at_once(tmp_path: Path) -> 
 
 
 def test_the_module_that_did_it_is_blamed_and_not_the_package_that_imports_it_first(tmp_path: Path) -> None:
-    """The package is left out all the same, because it imports that module, and so is whatever else does."""
+    """The package, and anything else that imports that module, is still left out."""
     package(
         tmp_path,
         init="from . import fine",
@@ -128,7 +128,7 @@ def test_a_thread_that_ends_by_itself_harms_no_fork(tmp_path: Path) -> None:
 
 
 def test_a_thread_whose_library_forks_with_care_harms_no_fork(tmp_path: Path) -> None:
-    """As jemalloc's, which pyarrow starts, and pandas and scikit-learn with it."""
+    """pyarrow, and with it pandas and scikit-learn, starts such a thread of jemalloc."""
     named = (
         "import ctypes\ndef run():\n    ctypes.CDLL(None).prctl(15, b'jemalloc_bg_thd')\n    threading.Event().wait()"
     )
@@ -144,7 +144,7 @@ def test_every_module_that_may_have_seeded_is_left_out(tmp_path: Path, seeding: 
 
 
 def test_what_asks_for_a_device_is_answered_by_a_child_and_opens_none(tmp_path: Path) -> None:
-    """torch 2.11's inductor asks at its import whether CUDA is available (`_inductor/runtime/benchmarking.py`)."""
+    """torch 2.11's inductor asks on import whether CUDA is available (`_inductor/runtime/benchmarking.py`)."""
     (tmp_path / "torch" / "cuda").mkdir(parents=True)
     (tmp_path / "torch" / "__init__.py").write_text("from . import cuda")
     (tmp_path / "torch" / "cuda" / "__init__.py").write_text(FAKE_CUDA)
@@ -171,7 +171,7 @@ with open(os.path.join(os.path.dirname(__file__), "answers"), "w") as file:
 
 
 def test_the_functions_of_this_torch_can_be_answered_for() -> None:
-    """They are plain functions, whose code can be another one for a while."""
+    """They are plain functions, whose code can be replaced for a while."""
     program = """
 import json, torch, types
 from trainmaster_operator.agent.warm.stage import devices
@@ -198,7 +198,7 @@ print(json.dumps([plain, before == after, before != within, answers]))
 
 @pytest.fixture(scope="module")
 def packages() -> Any:
-    """What is imported of real packages, in one process: the compiler, and Hugging Face's Trainer."""
+    """Imports real packages in one process: the compiler, and Hugging Face's Trainer."""
     names = ("torch", "torch._inductor.compile_fx", "transformers.trainer", "tqdm")
     program = [sys.executable, "-c", DRIVER, "/", *names]
     return json.loads(subprocess.run(program, capture_output=True, text=True, check=True, timeout=300).stdout)

@@ -1,5 +1,5 @@
-"""The examples, of the image and of `manifests`, train to the same losses, bit by bit, whether their ranks start cold
-or warm; all but DeepSpeed's, which isn't installed here.
+"""The examples, of the image and of `manifests`, train to the same losses bit for bit, whether their ranks start cold
+or warm; only DeepSpeed's isn't tested, because it isn't installed here.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def gan(_folder: Path) -> dict[str, Any]:
 
 
 def hugging_face(folder: Path) -> dict[str, Any]:
-    """A model of transformers, and an average that a hook keeps."""
-    # Here: it imports torch, which each process of pytest would do.
+    """Returns a model of transformers, and an average that a hook keeps."""
+    # Imported here, because it imports torch, which each pytest process would do otherwise.
     from tests.trainer.local_models import save_bert, save_pairs
 
     save_bert(folder / "bert")
@@ -100,7 +100,7 @@ def train(job: Job, warm: bool, *command: str, **environ: str) -> str:
 @pytest.mark.torch
 @pytest.mark.parametrize(
     "settings",
-    # The slow ones are the same loop again, with tasks that tests/trainer and tests/cluster/test_examples train.
+    # The slow ones are the same loop, with tasks that tests/trainer and tests/cluster/test_examples train.
     [hugging_face, *(pytest.param(s, marks=pytest.mark.slow) for s in MORE)],
 )
 def test_the_loop_computes_the_same(job: Job, settings: Callable[[Path], dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""Whatever becomes of the warm process, the next attempt starts: cold where it must, with the reason in the log."""
+"""The next attempt starts whatever happens to the warm process: cold if necessary, with the reason in the log."""
 
 from __future__ import annotations
 
@@ -61,24 +61,24 @@ os.fork = failing
 
 @pytest.fixture
 def script(job: Job) -> Path:
-    """A program that stays, with code of the user's own beside it."""
+    """Makes a program that stays, with the user's own code beside it."""
     (job.folder / "own.py").write_text("VALUE = 1\n")
     (job.folder / "train.py").write_text(RANK)
     return job.folder / "train.py"
 
 
 def run(agent: Agent, attempt: int, ranks: int = 2) -> list[list[str]]:
-    """Open an attempt; returns of each rank its pid and the value in the user's own code."""
+    """Start an attempt; returns each rank's pid and the value in the user's own code."""
     agent.annotate(agent.job.assignment(attempt))
     paths = [agent.job.folder / f"ran-{attempt}-{rank}" for rank in range(ranks)]
     until(lambda: all(path.exists() and path.read_text() for path in paths), 60, f"attempt {attempt}: {agent.output()}")
-    # The agent says it when all of them have been forked, and the first may be quicker.
+    # The agent logs it once all of them have been forked, and the first may be faster.
     until(lambda: any(line.startswith(f"attempt {attempt} ") for line in starts(agent)), what=agent.output())
     return [path.read_text().split() for path in paths]
 
 
 def start_light(job: Job, script: Path, **environ: str) -> Agent:
-    """An agent whose ranks have a torch that is imported in no time."""
+    """Starts an agent whose ranks import a torch that takes no time."""
     return start(job, True, str(script), str(job.folder), PYTHONPATH=stand_in(job), **environ)
 
 
@@ -90,7 +90,7 @@ def start_warm(job: Job, script: Path, **environ: str) -> Agent:
 
 
 def warm_pid(agent: Agent) -> int:
-    """The agent's child that is no rank: it leads a process group, but no session."""
+    """Returns the agent's child that isn't a rank: it leads a process group, but no session."""
     assert agent.process is not None
     below = children.process_table().values()
     pids = [each.pid for each in below if each.parent == agent.process.pid and each.state != "Z"]
@@ -98,8 +98,9 @@ def warm_pid(agent: Agent) -> int:
 
 
 def until_learned(agent: Agent) -> None:
-    """Wait until there is another warm process than the one that has found what can't be forked, which is at the rest
-    of its imports meanwhile, with little priority."""
+    """Waits until there is a new warm process. The old one has found modules that can't be forked, and meanwhile
+    imports the rest at a low priority.
+    """
 
     def is_another() -> bool:
         assert agent.process is not None
@@ -134,7 +135,7 @@ def test_what_is_learned_is_kept_for_the_agents_next_life(job: Job, script: Path
 
 
 def test_ranks_are_forked_when_all_that_was_learned_is_imported(job: Job) -> None:
-    """Each of them would import the rest by itself, and all of them beside the warm process."""
+    """Otherwise each rank would import the rest itself, all of them beside the warm process."""
     script = job.folder / "train.py"
     script.write_text("import sys\nprint('slow' in sys.modules, 'last' in sys.modules, flush=True)\n")
     slow = "import time\ntime.sleep(1)\n"
@@ -162,7 +163,7 @@ def test_a_warm_process_that_was_killed_costs_nothing_but_a_cold_start(job: Job,
 
 def test_a_warm_process_that_was_stopped_is_killed_and_forks_nothing_later(job: Job, script: Path) -> None:
     agent = start_warm(job, script)
-    # Until it has imported what attempt 1 taught it, it would be waited for up to a minute.
+    # Until it has imported the modules learned from attempt 1, the agent would wait for it for up to a minute.
     until((agent.state_dir / "warm" / "modules").exists, what="what was learned is imported")
     pid = warm_pid(agent)
     os.kill(pid, signal.SIGSTOP)
@@ -175,7 +176,7 @@ def test_a_warm_process_that_was_stopped_is_killed_and_forks_nothing_later(job: 
 
 
 def until_warm_again(agent: Agent, attempt: int) -> None:
-    """Wait until ranks that started cold are up: then there is a warm process again."""
+    """Wait until ranks that started cold run; then there is a warm process again."""
     agent.until_state("Running", attempt)
     warm_pid(agent)
 
@@ -205,7 +206,7 @@ def test_a_module_that_cannot_be_forked_is_left_out(job: Job, script: Path, modu
 
 
 def test_all_modules_that_cannot_be_forked_cost_one_warm_process(job: Job, script: Path) -> None:
-    """They are among what was learned, and the other modules are imported before the next fork."""
+    """They are among the learned modules, and the other modules are imported before the next fork."""
     opens = "import os\nFD = os.open('/dev/ptmx', os.O_RDWR)"
     modules = {"device": opens, "imports_it": "import device", "other": f"from threading import Event\n{opens}"}
     sees = "import sys\nprint(*('fine' in sys.modules, 'device' in sys.modules), flush=True)\n"
@@ -219,7 +220,7 @@ def test_all_modules_that_cannot_be_forked_cost_one_warm_process(job: Job, scrip
     def told() -> list[str]:
         return [line for line in agent.output().splitlines() if "ranks import it themselves" in line]
 
-    # The process goes on when the attempt has started without it.
+    # The process continues once the attempt has started without it.
     until(lambda: len(told()) >= 2)
     lines = told()
     for name in ("device", "other"):
@@ -286,7 +287,7 @@ def test_ranks_are_forked_under_every_python_of_this_machine(python: str, job: J
 
 
 def test_the_zipapp_has_the_stages_source(job: Job, script: Path) -> None:
-    """Its bytecode lies apart from it, and what runs is a copy without a name."""
+    """Its bytecode is stored separately, and the running copy has no name."""
     zipapp = job.folder / "agent.pyz"
     zipapp.write_bytes(zipapp_bytes())
     settings = {"TRAINMASTER_LAUNCHER": "torchrun", "TRAINMASTER_WARM_START": "true"}
@@ -309,7 +310,7 @@ def test_without_memory_or_processes_ranks_start_cold(job: Job, script: Path, li
         groups = str(without_memory(job))
         agent = start_light(job, script, TRAINMASTER_CGROUP_ROOT=groups)
     else:
-        # As a cgroup's pids.max does it: a preloaded module sees to it that the next fork of the process fails.
+        # A preloaded module makes the next fork of the process fail, as a cgroup's pids.max does.
         (job.folder / "limited.py").write_text(FAILING_FORK)
         agent = start_light(job, script, TRAINMASTER_PRELOAD="limited")
     run(agent, 1)
@@ -339,7 +340,7 @@ def test_a_probe_that_gave_no_answer_is_asked_again(job: Job, script: Path, end:
 def test_a_disk_that_was_full_costs_one_attempt(job: Job, script: Path) -> None:
     agent = start_light(job, script)
     agent.until_healthy()
-    # Nothing can be written below it, by root neither.
+    # Nothing can be written below it, not even by root.
     (agent.state_dir / "warm").write_text("")
     stream = Stream(agent)
     agent.annotate(job.assignment(1))
@@ -409,7 +410,7 @@ def test_a_store_that_cannot_listen_ends_the_attempt_with_its_reason(job: Job) -
         taken.listen()
         agent = start(job, True, str(job.folder / "early.py"))
         agent.annotate(assignment)
-        # Nobody watches, so the report is made by exiting.
+        # Nobody watches, so the agent reports by exiting.
         assert agent.exit_code(60) == 1, agent.output()
     report = agent.termination()
     assert report["reason"] == "Error"
@@ -438,7 +439,7 @@ def test_a_kill_for_memory_that_took_the_warm_process_is_no_ranks(job: Job, scri
 
 
 def test_a_warm_process_gives_its_memory_up_where_the_ranks_run_short(job: Job, script: Path) -> None:
-    """On cgroup v2 the kubelet has the kernel end all processes of a container that is over its limit."""
+    """On cgroup v2 the kubelet has the kernel end all processes of a container that exceeds its limit."""
     groups = without_memory(job)
     (groups / "memory.current").write_text("0\n")
     (groups / "memory.max").write_text(f"{2 << 30}\n")

@@ -1,4 +1,4 @@
-"""Workers whose ranks were started in different ways are one group; a process that was killed is no answer."""
+"""Workers whose ranks started in different ways form one group; a killed process doesn't count as an answer."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ DEAF = "this Python doesn't import sitecustomize from PYTHONPATH"
 
 
 def interpreter(job: Job, line: str) -> str:
-    """A Python whose start a line of shell comes before.
+    """Makes a Python whose start is preceded by a line of shell.
 
-    It is all workers', because workers of different environments are refused.
+    All workers use it, because workers with different environments are refused.
     """
     program = job.folder / "bin" / "python3"
     program.parent.mkdir()
@@ -50,7 +50,7 @@ def start_group(job: Job, worker: int, python: str = sys.executable, **environ: 
     """Start a worker of one rank, which adds its number to the other's."""
     script = job.folder / "group.py"
     if not script.exists():
-        # Agents that are at work compare its content.
+        # Running agents compare its content.
         script.write_text(GROUP)
     command = (str(script), str(job.folder))
     return start(job, True, *command, ranks=1, worker=worker, python=python, GLOO_SOCKET_IFNAME="lo", **environ)
@@ -111,7 +111,7 @@ SLOW_PROBE = '[ "$TRAINMASTER_WARM" != probe ] || sleep 0.3'
 
 @contextmanager
 def slow_pod(name: str) -> Iterator[Path | None]:
-    """A cgroup with half a processor; None where this machine lets nobody make one."""
+    """Makes a cgroup with half a processor; None if this machine doesn't allow that."""
     v1, v2 = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
     folder = (v1 if v1.is_dir() else v2) / name
     try:
@@ -134,7 +134,7 @@ def slow_pod(name: str) -> Iterator[Path | None]:
 
 
 class Pods:
-    """The pods of a job of two workers, which are deleted and made anew with nothing of the old one."""
+    """Runs a job's two pods, which are deleted and recreated with nothing of the old ones."""
 
     def __init__(self, job: Job, groups: list[Path | None]) -> None:
         self._job = job
@@ -147,7 +147,7 @@ class Pods:
             self._make(worker)
 
     def _make(self, worker: int) -> None:
-        """Start a pod, which begins the attempt of its template."""
+        """Start a pod, which begins its template's attempt."""
         self.uids[worker] = f"uid-{worker}-{self.killed}"
         agent = start_group(self._job, worker, self._python, TRAINMASTER_POD_UID=self.uids[worker])
         group = self._groups[worker]
@@ -156,7 +156,7 @@ class Pods:
         agent.annotate(self._template)
 
     def replace(self, worker: int, *, gracefully: bool) -> None:
-        """Delete a pod, and make the one that follows."""
+        """Delete a pod, and create its successor."""
         agent = self._job.agents[worker]
         assert agent.process is not None
         if gracefully:
@@ -178,7 +178,7 @@ class Pods:
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_pods_that_are_deleted_at_any_moment_of_a_start_on_a_slow_processor_meet_again(job: Job) -> None:
-    """The group recovers each time, in the same attempt that was opened for it."""
+    """The group recovers each time, in the same attempt that was started for it."""
     with slow_pod(f"trainmaster-{os.getpid()}-0") as first, slow_pod(f"trainmaster-{os.getpid()}-1") as second:
         try:
             _delete_pods(job, Pods(job, [first, second]))
@@ -193,7 +193,7 @@ def _delete_pods(job: Job, pods: Pods) -> None:
     while pods.killed < KILLS:
         victim, gracefully = pods.killed % 2, pods.killed % 3 == 0
         pods.replace(victim, gracefully=gracefully)
-        # In this order the moments are spread over a whole start, whatever number of them there is.
+        # In this order the moments are spread over a whole start, however many there are.
         time.sleep(whole * (pods.killed * 0.618 % 1))
         if pods.killed % 5 < 2:
             continue

@@ -1,7 +1,7 @@
-"""The mounted agent and its warm process in a pod with `readOnlyRootFilesystem` and a user that no image knows.
+"""The mounted agent and its warm process run in a pod with `readOnlyRootFilesystem` and a user that no image knows.
 
-What is written goes to the pod's own volume (`TRAINMASTER_STATE_DIR`) and to the termination message alone. There is no
-container runtime here, so a mount namespace has the read-only root (`warm/warm_process`, `warm/stage`, `build`).
+They write only to the pod's own volume (`TRAINMASTER_STATE_DIR`) and to the termination message. There is no container
+runtime here, so a mount namespace has the read-only root (`warm/warm_process`, `warm/stage`, `build`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trainmaster_operator.rendering.agent_source import AgentConfigMap, agent_co
 from .both_ways import starts
 
 ROOT = os.geteuid() == 0
-# Who isn't root is root in a namespace of users of its own, and no other user there.
+# A user other than root is root in their own user namespace, which has no other user.
 UID = 54321 if ROOT else 0
 SETPRIV = f"setpriv --reuid={UID} --regid={UID} --clear-groups --no-new-privs --bounding-set=-all --"
 SCRIPT = """
@@ -44,8 +44,8 @@ def main():
 
 main()
 """
-# Bind mounts stay as they are when the root becomes read-only, as volumes do in a container. The interpreter may lie in
-# somebody's home, which no other user may enter: then an empty folder with the interpreter alone covers it.
+# Bind mounts stay unchanged when the root becomes read-only, as volumes do in a container. The interpreter may be in
+# a home that no other user may enter; then an empty folder with the interpreter alone covers it.
 RESTRICTED = """
 set -e
 if [ -n "$HIDDEN" ]; then
@@ -64,7 +64,7 @@ exec $BECOME "$@"
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
-    """A folder that every user may enter, which pytest's own are not."""
+    """Makes a folder that every user may enter, unlike pytest's own."""
     with tempfile.TemporaryDirectory(prefix="trainmaster-") as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)

@@ -1,4 +1,4 @@
-"""A rank that is started warm ends as one of torchrun's does: with the same code, signal, traceback and error file."""
+"""A rank started warm ends as one of torchrun's does: with the same code, signal, traceback and error file."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ print("begins", flush=True)
 
 
 def ends(job: Job, warm: bool) -> dict[str, Any]:
-    """How a worker's attempts end, one after the other: the report, and what the rank printed."""
+    """Returns how a worker's attempts end, one after the other: the report, and the rank's output."""
     worker = int(warm)
     for at, code in enumerate(ENDS.values(), 1):
         (job.folder / f"end_{at}.py").write_text(HEAD + code + "\n")
@@ -65,7 +65,7 @@ def ends(job: Job, warm: bool) -> dict[str, Any]:
 
 
 def normal(text: str) -> str:
-    """Without addresses, pids and times, and the list of C modules, of which a warm rank has more."""
+    """Removes addresses, pids, times and the list of C modules, of which a warm rank has more."""
     text = re.sub(r"0x[0-9a-f]+|\b\d{5,}\b|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "#", text)
     return re.sub(r"\n*Extension modules: .*", "", text).strip()
 
@@ -92,7 +92,7 @@ print("threads", *threads, flush=True)
 
 @pytest.mark.torch
 def test_the_default_group_is_kept_beyond_its_destruction_as_in_a_cold_start(job: Job) -> None:
-    """By the default arguments of torch.distributed.nn.functional, in both; without the group its threads end."""
+    """The default arguments of torch.distributed.nn.functional keep it in both; without the group its threads end."""
     script = job.folder / "train.py"
     script.write_text(GROUPLESS)
     found = []

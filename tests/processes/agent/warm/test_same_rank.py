@@ -1,4 +1,4 @@
-"""A rank that is started warm sees what one of torchrun's sees, variable by variable."""
+"""A rank started warm sees the same as one of torchrun's, variable by variable."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ WAYS = ("torchrun", "cold", "warm")
 
 
 def sees(job: Job, way: str, command: list[str], kinds: list[str], **environ: str) -> list[dict[str, Any]]:
-    """What two ranks see that were started in one of the ways."""
+    """Returns what two ranks see that were started in one of the ways."""
     worker = WAYS.index(way)
     if way == "cold":
         environ["TRAINMASTER_CGROUP_ROOT"] = str(without_memory(job))
-    # Until something is learned a rank has a handler, of a signal that nobody else uses, by which it can be asked.
+    # Until something is learned, a rank handles a signal that nobody else uses, by which it can be asked.
     folder = str(job.folder / f"by-{way}")
     agent = start(
         job,
@@ -56,7 +56,7 @@ def sees(job: Job, way: str, command: list[str], kinds: list[str], **environ: st
 
 
 def normal(seen: dict[str, Any], way: str, address: str, port: str) -> dict[str, Any]:
-    """Without what differs between two workers anyway: names, addresses and ports."""
+    """Removes what differs between any two workers: names, addresses and ports."""
     worker = WAYS.index(way)
     life = seen["sees"]["environ"]["TORCHELASTIC_ERROR_FILE"].split("/")[-4]
     text = json.dumps(seen)
@@ -71,13 +71,13 @@ def normal(seen: dict[str, Any], way: str, address: str, port: str) -> dict[str,
         text = text.replace(own, common)
     found: dict[str, Any] = json.loads(text)
     for variables in ("environ", "C environment"):
-        # Its port is another one for each agent.
+        # Each agent has another port.
         found["sees"][variables].pop("KUBEFLOW_TRAINER_SERVER_URL", None)
         del found["sees"][variables]["TRAINMASTER_WORKER"]
-        # torchrun's ranks can't go on in a continued attempt.
+        # torchrun's ranks can't continue in a continued attempt.
         assert ("TRAINMASTER_GROUP_FILE" in found["sees"][variables]) == (way != "torchrun")
         found["sees"][variables].pop("TRAINMASTER_GROUP_FILE", None)
-        # Which this test sets for the worker that is to have no warm process.
+        # This test sets it for the worker that should have no warm process.
         found["sees"][variables].pop("TRAINMASTER_CGROUP_ROOT", None)
     status = found["sees"]["status"]
     if way == "warm":
@@ -113,8 +113,8 @@ def test_everything_that_a_rank_can_see_of_a_script_is_as_torchrun_gives_it(job:
 
 
 def test_everything_that_a_rank_can_see_of_a_module_is_as_torchrun_gives_it(job: Job) -> None:
-    """With the image's own sitecustomize, buffered output, a hash seed and a number of threads, below a shell that
-    ignores signals, as it does for what it starts beside itself (`&`).
+    """The ranks run with the image's own sitecustomize, buffered output, a hash seed and a number of threads. They run
+    below a shell that ignores signals, as it does for its background processes (`&`).
     """
     folder = job.folder / "path"
     folder.mkdir()

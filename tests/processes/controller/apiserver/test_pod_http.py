@@ -1,4 +1,4 @@
-"""`apiserver.pod_http`: what a pod answers costs a small buffer and nothing else, also through the API server."""
+"""`apiserver.pod_http`: a pod's answer costs only a small buffer, through the API server too."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from trainmaster_operator.controller.apiserver.errors import ClusterError, Silen
 from trainmaster_operator.controller.leaders.targets import AgentAddress, Reach
 
 NO_CONTENT = answering(b"HTTP/1.1 204 No Content\r\n\r\n")
-# What the kernel and asyncio hold of both sides, with the bodies' bounds far below it.
+# The kernel's and asyncio's buffers on both sides; the bodies' bounds are far below.
 BUFFERED = 8 * 1024 * 1024
 
 
 @asynccontextmanager
 async def api_server(server: HostileServer) -> AsyncIterator[KubernetesCluster]:
-    """An API server that answers with what a pod says, as the pod proxy does."""
+    """Serves as an API server that passes on a pod's answers, as the pod proxy does."""
     configuration = Configuration()
     configuration.host = server.url
     cluster = KubernetesCluster(ApiConnection(configuration, in_cluster=False))
@@ -44,7 +44,7 @@ async def reaching(way: str, server: HostileServer) -> AsyncIterator[Reach]:
 
 
 async def ask(reach: Reach, server: HostileServer, method: str = "GET") -> bytes:
-    """The first piece of the answer."""
+    """Returns the first piece of the answer."""
     agent = AgentAddress("team", "bert-0", "uid", 0, server.address)
     body = None if method == "GET" else b"{}"
     async with reach.open(method, agent, "/v1/x", "token", body) as stream:  # type: ignore[arg-type]
@@ -58,7 +58,7 @@ WAYS = pytest.mark.parametrize("way", ["direct", "proxy"])
 
 @WAYS
 async def test_what_came_with_the_head_is_handed_on_together(way: str) -> None:
-    """A leader's hello and the reports behind it: a decision between them would miss the reports."""
+    """A leader's hello may come with the reports behind it; a decision in between would miss the reports."""
     body = b"x" * 2_000
     whole = answering(b"HTTP/1.1 200 OK\r\nContent-Length: 2000\r\n\r\n" + body)
     async with hostile(whole) as server, reaching(way, server) as reach:
@@ -69,7 +69,7 @@ async def test_what_came_with_the_head_is_handed_on_together(way: str) -> None:
 @pytest.mark.parametrize("status", [b"302 Found", b"307 Temporary Redirect"])
 @pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_a_redirect_is_never_followed(way: str, status: bytes, method: str) -> None:
-    """It sent the operator to the metadata address, and a blind POST with it."""
+    """A redirect used to send the operator to the metadata address, with a blind POST."""
     async with hostile(NO_CONTENT, "127.0.0.2") as metadata:
         redirect = b"HTTP/1.1 %s\r\nLocation: %s/latest\r\nContent-Length: 0\r\n\r\n" % (status, metadata.url.encode())
         async with hostile(answering(redirect)) as pod, reaching(way, pod) as reach:
@@ -91,7 +91,7 @@ async def test_no_content_encoding_is_undone(way: str) -> None:
 @WAYS
 @pytest.mark.parametrize("status", [b"500 Oh", b"404 Gone", b"200 Fine"])
 async def test_an_endless_body_is_read_to_a_bound(way: str, status: bytes) -> None:
-    """620 MB in five seconds, as the body of an error."""
+    """An error's body once brought 620 MB in five seconds."""
     answer = endless(b"HTTP/1.1 %s\r\n\r\n" % status, b"x" * 65_536)
     async with hostile(answer) as pod, reaching(way, pod) as reach:
         try:
@@ -122,7 +122,7 @@ async def test_a_head_that_never_ends_is_given_up(way: str, monkeypatch: pytest.
     ids=["heads that are no answer", "a chunk's extension"],
 )
 async def test_bytes_of_which_nothing_comes_are_read_to_a_bound(way: str, answer: Answer) -> None:
-    """A body that isn't read any more stops the other side; these were taken for as long as they came."""
+    """If the body isn't read any more, the sender has to stop; previously it was read for as long as it came."""
     async with hostile(answer) as pod, reaching(way, pod) as reach:
         with pytest.raises(Unusable, match=r"\d+ bytes and nothing that follows from them"):
             await ask(reach, pod)
@@ -132,16 +132,18 @@ async def test_bytes_of_which_nothing_comes_are_read_to_a_bound(way: str, answer
 
 @WAYS
 async def test_a_connection_to_a_pod_is_used_once(way: str) -> None:
-    """On one that waits for its next use a pod could send as much as it likes: nobody reads it, and it is all kept."""
+    """On an idle connection a pod could send any amount of data, which nobody reads and which is all buffered."""
     async with hostile(NO_CONTENT) as pod, reaching(way, pod) as reach:
         await ask(reach, pod)
         await until(lambda: pod.closed == 1)
 
 
 async def test_a_cookie_of_a_pod_does_not_reach_the_api_server() -> None:
-    """Through the proxy it is the API server's own cookie: 100 long ones, and each request is refused as too large."""
+    """Through the proxy it would be the API server's own cookie; with 100 long ones, each request is refused as too
+    large.
+    """
     cookie = b"HTTP/1.1 204 No Content\r\nSet-Cookie: a=b\r\n\r\n"
-    # A name, because cookies of an address aren't kept by aiohttp.
+    # A name, because aiohttp doesn't keep cookies of an address.
     async with hostile(answering(cookie), "localhost") as server, reaching("proxy", server) as reach:
         await ask(reach, server)
         await ask(reach, server)
@@ -159,7 +161,7 @@ async def test_the_api_server_is_not_followed_either() -> None:
 
 
 async def test_watching_follows_no_redirect_either() -> None:
-    """kopf's requests go through a session of ours, which says what is requested."""
+    """kopf's requests go through our session, which reports what is requested."""
     requested: list[tuple[str, bool]] = []
     async with hostile(NO_CONTENT, "127.0.0.2") as elsewhere:
         redirect = b"HTTP/1.1 302 Go\r\nLocation: %s/\r\nContent-Length: 0\r\n\r\n" % elsewhere.url.encode()

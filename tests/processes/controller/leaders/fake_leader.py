@@ -1,4 +1,4 @@
-"""Agents' ports that play a job's leader, and a store that watches them."""
+"""Agents' ports play a job's leader, and a store watches them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEY = JobKey(b.NAMESPACE, "bert")
 
 @dataclass
 class FakeLeader:
-    """An agent's port: sends `lines`, then whatever `send` gives it."""
+    """Plays an agent's port: sends `lines`, then whatever `send` gives it."""
 
     worker: int = 0
     lines: list[dict[str, Any]] = field(default_factory=list)
@@ -88,7 +88,7 @@ class FakeLeader:
 
 @asynccontextmanager
 async def serving(*leaders: FakeLeader) -> AsyncIterator[int]:
-    """Leads on 127.0.0.1, 127.0.0.2, ... at one port, as pods have it."""
+    """Serves leaders on 127.0.0.1, 127.0.0.2, ... at one port, as pods do."""
     runners, port = [], 0
     for number, leader in enumerate(leaders, 1):
         app = web.Application()

@@ -1,4 +1,4 @@
-"""`leaders`: a leader that misbehaves costs its own job's stream and nothing else; each attack has its bound."""
+"""`leaders`: a leader that misbehaves harms only its own job's stream, and each attack has a bound."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ END = b"0\r\n\r\n"
 
 
 def encoded(*lines: dict[str, Any] | bytes) -> bytes:
-    """Lines in one chunk."""
+    """Returns lines as one chunk."""
     text = b"".join(line if isinstance(line, bytes) else json.dumps(line).encode() + b"\n" for line in lines)
     return b"%x\r\n%s\r\n" % (len(text), text)
 
@@ -64,7 +64,7 @@ def evidence(attempt: int, worker: int, *ranks: int) -> dict[str, Any]:
 
 
 class World:
-    """A job of two workers with two ranks each, whose first worker's agent is hostile."""
+    """Holds a job of two workers with two ranks each, whose first worker's agent is hostile."""
 
     def __init__(self, pod: HostileServer) -> None:
         self.changes: list[JobKey] = []
@@ -100,7 +100,7 @@ async def watched(answer: Answer) -> AsyncIterator[tuple[World, HostileServer]]:
 
 
 def then(*pieces: bytes) -> Answer:
-    """A stream that says hello and this, and stays; everything else is answered well."""
+    """Answers with a stream that sends hello and this, and stays open; all other requests are answered well."""
 
     async def answer(server: HostileServer, writer: asyncio.StreamWriter) -> None:
         if "/v1/stream" in server.heads[-1]:
@@ -112,7 +112,7 @@ def then(*pieces: bytes) -> Answer:
 
 
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long the streams would have waited before they were opened again; they don't wait here."""
+    """Returns the pauses before the streams would be reopened; here they don't wait."""
     waited: list[float] = []
     pause = streams.LeaderStream._pause
 
@@ -148,9 +148,9 @@ async def test_what_no_agent_sends_ends_the_stream_and_the_next_one_waits_ever_l
 
 
 async def test_hello_and_close_changes_the_store_ever_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
-    """619 changes in four seconds, each a pass over the job: a hello used to begin the back-off anew."""
+    """A hello used to reset the back-off: 619 changes in four seconds, each a pass over the job."""
     waited = pauses(monkeypatch)
-    # Which would do by itself.
+    # It would limit the changes by itself.
     monkeypatch.setattr(StreamBudget, "seconds", 0.0)
     async with watched(then(END)) as (world, _):
         await until(lambda: len(waited) >= 70)
@@ -163,7 +163,7 @@ async def test_hello_and_close_changes_the_store_ever_more_rarely(monkeypatch: p
 async def test_a_mistake_of_ours_is_logged_and_counted_and_the_stream_opened_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It vanished in `gather`, and nobody could see why a job was deaf."""
+    """The exception used to vanish in `gather`, and nobody could see why a job's reports were missing."""
     waited = pauses(monkeypatch)
     async with watched(then(encoded(report("Running")))) as (world, _):
         record_report = world.store.record_report
@@ -197,7 +197,7 @@ async def test_a_stay_that_fails_is_a_mistake_of_ours_too(monkeypatch: pytest.Mo
 
 
 async def test_only_ranks_of_the_worker_are_kept() -> None:
-    """A rank's number up to 10^8 filled 512 MiB in eleven seconds."""
+    """Rank numbers up to 10^8 once filled 512 MiB in eleven seconds."""
     attack = [progress(1, 0, rank) for rank in range(2, 200)]
     foreign = [progress(1, 1, 0), progress(1, 7, 0), progress(1, 0, 0, 99_999_999)]
     lines = [*attack, *foreign, progress(1, 0, 0), progress(1, 1, 2, 3), report("Running")]
@@ -243,13 +243,13 @@ async def test_evidence_is_only_taken_of_ranks_of_the_worker_and_of_attempts_tha
 
 
 async def test_changes_have_a_budget_and_every_attempt_brings_an_allowance() -> None:
-    """Each change asks for a pass over the job."""
+    """Each change requests a pass over the job."""
     flips = [report("Starting" if number % 2 else "Running", at=float(number)) for number in range(2_000)]
     async with watched(then(*(encoded(flip) for flip in flips))) as (world, _):
         watching = world.streams._streams[KEY]
         await until(lambda: watching._budget.seconds > 0)
         most = 2 * (10 + 6 * 2)
-        # The lines of one turn may go beyond it.
+        # The lines of one turn may exceed it.
         spent = len(world.changes)
         assert spent <= most + streams.LINES_A_TURN + 3
         world.watch(attempt=2)
@@ -266,7 +266,7 @@ async def test_workers_that_were_sent_together_are_one_change() -> None:
 
 
 async def test_the_loop_turns_while_much_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading what is buffered never yields by itself: a gigabyte of lines silenced the operator for two minutes."""
+    """Reading buffered data never yields by itself: a gigabyte of lines once blocked the operator for two minutes."""
     ping = b'{"type":"ping"}\n'
     since_turn, most, parsed = 0, 0, 0
 
@@ -286,7 +286,7 @@ async def test_the_loop_turns_while_much_is_sent(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_a_leader_that_does_not_answer_a_push_holds_up_nothing() -> None:
-    """Neither the pass that pushes nor the next assignment; with eight such jobs all workers waited."""
+    """It delays neither the pass that pushes nor the next assignment; eight such jobs once blocked all workers."""
 
     async def answer(server: HostileServer, writer: asyncio.StreamWriter) -> None:
         if "/v1/stream" in server.heads[-1]:
@@ -349,7 +349,7 @@ def test_an_attempt_is_an_allowance_of_changes() -> None:
 
 
 def test_reports_are_kept_of_few_attempts_whatever_attempts_they_name() -> None:
-    """In the stream and as termination messages, which name any attempt and any worker."""
+    """Reports in the stream and in termination messages can name any attempt and any worker."""
     store = Store(lambda _: None, KEYS)
     store.upsert(JOBS, {**b.job(), "metadata": {**b.job()["metadata"], "resourceVersion": "1"}})
     store.upsert(STATEFUL_SETS, b.child("StatefulSet"))
@@ -369,7 +369,7 @@ def test_reports_are_kept_of_few_attempts_whatever_attempts_they_name() -> None:
 
 
 def test_an_edited_annotation_does_not_make_a_job_larger() -> None:
-    """Whoever may edit a pod may write any assignment on it."""
+    """Anyone who can edit a pod can write any assignment on it."""
     huge = Assignment(
         job=b.JOB_UID,
         attempt=1,

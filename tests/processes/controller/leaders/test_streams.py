@@ -71,7 +71,7 @@ async def test_a_broken_stream_is_opened_again_at_once_and_everything_is_sent_ag
 async def test_when_the_leader_is_lost_the_next_worker_is_watched_and_the_leader_again_when_it_is_back() -> None:
     first, second = FakeLeader(0), FakeLeader(1)
     async with serving(second) as port:
-        # Nobody listens at 127.0.0.3; the second worker's agent is at 127.0.0.1.
+        # No agent listens at 127.0.0.3; the second worker's agent is at 127.0.0.1.
         async with world(port) as w:
             gone = address(0, "127.0.0.3")
             w.streams.watch(KEY, target(gone, address(1, "127.0.0.1")))
@@ -87,7 +87,9 @@ async def test_when_the_leader_is_lost_the_next_worker_is_watched_and_the_leader
 async def test_a_leader_that_accepts_the_connection_and_sends_nothing_is_left_for_the_next_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As a stopped process does: it isn't tried again and again, for fifteen seconds each, before the next one is."""
+    """A stopped process does that; it must not be tried repeatedly, for fifteen seconds each, before the next
+    agent is.
+    """
     monkeypatch.setattr(pod_http, "HEAD_SECONDS", 1.0)
     tried: list[str] = []
     first, second = FakeLeader(0, silent=True), FakeLeader(1)
@@ -186,7 +188,7 @@ async def test_reports_of_foreign_workers_and_of_attempts_that_were_never_made_a
 
 
 class Failing:
-    """A reach whose streams are open until `fail`, and say nothing."""
+    """Opens streams that stay open and silent until `fail`."""
 
     def __init__(self) -> None:
         self.opened: list[int] = []
@@ -227,7 +229,7 @@ async def test_agents_of_an_earlier_job_of_the_same_name_report_nothing_on_this_
     async with serving(leader) as port, world(port) as w:
         w.streams.watch(KEY, target(address(0)))
         await until(lambda: w.connected_to() == 0)
-        # Deleted, and created anew, before any pass: the stream is still that of the old one's pods, which now stop.
+        # The job was deleted and recreated before any pass: the stream is still to the old job's pods, which now stop.
         again = b.job(uid="22222222-2222-2222-2222-222222222222")
         w.store.upsert(JOBS, {**again, "metadata": {**again["metadata"], "resourceVersion": "9"}})
         leader.send({"type": "report", "seq": 1, "report": report(1, "Stopped")})
@@ -248,7 +250,7 @@ async def test_an_attempt_that_ends_before_the_pass_that_opens_it_is_not_missed(
 
 
 async def test_a_report_from_before_its_attempt_is_known_is_received_again() -> None:
-    """Another operator may have opened it; the leader has had what it sent acknowledged."""
+    """Another operator may have started it; the leader's reports have been acknowledged."""
     early = {"type": "report", "seq": 1, "report": report(1, attempt=2)}
     leader = FakeLeader(lines=[early])
     async with serving(leader) as port, world(port) as w:

@@ -1,4 +1,4 @@
-"""`observability.endpoints`: probes are answered, and other work continues, while a long page of metrics is made."""
+"""`observability.endpoints`: probes are answered, and other work continues, while a long metrics page is made."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainmaster_operator.controller.observability.metrics import OperatorMetric
 
 
 class LongPage(OperatorMetrics):
-    """Its page is ready when something else has been done meanwhile."""
+    """Its page is ready when other work has been done meanwhile."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,6 @@
-"""`recording.sender` with a real HTTP server: away, slow, full, refusing, of garbage; nothing is lost or waited for."""
+"""`recording.sender` uses a real HTTP server that is away, slow, full, refusing or sends garbage; nothing is lost or
+waited for.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ RECORDED = 200
 
 @dataclass
 class History:
-    """Answers with these in turn (the last one again and again), after a while; `got` is what it has recorded."""
+    """Answers with these statuses in turn (the last one repeatedly), after a while; `got` is what it has recorded."""
 
     answers: list[Answer] = field(default_factory=lambda: [RECORDED])
     seconds: float = 0.0
@@ -66,7 +68,7 @@ async def history(*answers: Answer, seconds: float = 0.0) -> AsyncIterator[Histo
 
 
 class Sending:
-    """Sending is a sender that runs, and its outbox."""
+    """Holds a running sender, and its outbox."""
 
     def __init__(self, url: str, token_file: Path | None = None, *, leads: bool = True, **settings: Any) -> None:
         self.counted: Counter[str] = Counter()

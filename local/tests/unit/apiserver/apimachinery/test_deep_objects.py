@@ -1,4 +1,4 @@
-"""Objects as deep as a real API server takes them: encoding/json reads 10,000 levels."""
+"""Objects may be as deep as on a real API server: encoding/json reads 10,000 levels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def lists(depth: int) -> str:
     return "[" * depth + "]" * depth
 
 
-# The deepest is read a hundred levels at a time like the ones above, and takes seconds: once is enough.
+# The deepest is read a hundred levels at a time like those above, and takes seconds, so once is enough.
 @pytest.mark.parametrize(
     ("depth", "opening"), [*itertools.product([99, 100, 101, 1_100], ["[", '{"a":']), (9_997, "[")]
 )

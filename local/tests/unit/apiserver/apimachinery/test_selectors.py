@@ -1,4 +1,4 @@
-"""Selectors, as https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/ says."""
+"""Selectors follow https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/."""
 
 from __future__ import annotations
 

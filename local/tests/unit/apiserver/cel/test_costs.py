@@ -1,4 +1,4 @@
-"""Rules that cost too much are refused with their definition, by the numbers of Kubernetes' own estimator."""
+"""Definitions with rules that cost too much are refused, by the numbers of Kubernetes' own estimator."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_rule_costs_what_kubernetes_says(rule: str, cost: int) -> None:
 
 
 def test_a_sentence_joined_with_a_number_is_refused() -> None:
-    """The answer of a kube-apiserver 1.36.2 to such a definition."""
+    """A kube-apiserver 1.36.2 gives this answer to such a definition."""
     rule = {"rule": "self.a < 3", "messageExpression": "'got ' + string(self.a)"}
     said = "\n".join(errors(rule, a={"type": "integer"})).replace(HINT, "")
     assert said.splitlines() == [
@@ -63,7 +63,7 @@ QUANTITY = {"x-kubernetes-int-or-string": True}
     [("isQuantity(self)", "3.1x"), ("isQuantity(string(self))", "6.3x"), ("string(self).matches('a')", "6.3x")],
 )
 def test_reading_a_quantity_costs_its_length(rule: str, factor: str) -> None:
-    """The answer of a kube-apiserver 1.36.2 to a hundred of them, each as long as a request."""
+    """A kube-apiserver 1.36.2 gives this answer to a hundred of them, each as long as a request."""
     listed = {"type": "array", "maxItems": 100, "items": {**QUANTITY, "x-kubernetes-validations": [{"rule": rule}]}}
     [said] = errors({"rule": "true"}, l=listed)
     assert f"by factor of {factor}" in said

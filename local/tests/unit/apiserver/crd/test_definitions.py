@@ -1,4 +1,4 @@
-"""CustomResourceDefinitions as they come, change and go."""
+"""CustomResourceDefinitions are created, changed and deleted."""
 
 from __future__ import annotations
 

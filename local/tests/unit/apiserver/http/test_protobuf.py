@@ -1,4 +1,4 @@
-"""Bodies in Kubernetes' protobuf encoding, built from the wire format (protobuf.dev, "Encoding")."""
+"""Bodies in Kubernetes' protobuf encoding are built from the wire format (protobuf.dev, "Encoding")."""
 
 from __future__ import annotations
 

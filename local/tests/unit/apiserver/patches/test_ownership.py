@@ -1,4 +1,4 @@
-"""Server-side apply and managedFields (https://kubernetes.io/docs/reference/using-api/server-side-apply/)."""
+"""Server-side apply maintains managedFields (https://kubernetes.io/docs/reference/using-api/server-side-apply/)."""
 
 from __future__ import annotations
 
@@ -119,7 +119,9 @@ async def test_managed_fields_can_be_reset() -> None:
 @settings(max_examples=settings.default.max_examples * 3 // 5)
 @given(st.lists(st.tuples(st.sampled_from(["alice", "bob", "carol"]), specs), min_size=1, max_size=6))
 def test_applies_keep_what_each_manager_said_last(history: list[tuple[str, dict[str, Any]]]) -> None:
-    """Forced applies in any order: the last one's fields are there, twice is once, and nobody owns what isn't there."""
+    """Forced applies come in any order: the last one's fields are there, repeating one changes nothing, and nobody owns
+    a missing field.
+    """
 
     async def run() -> None:
         api = await new_api()
@@ -146,7 +148,7 @@ def test_applies_keep_what_each_manager_said_last(history: list[tuple[str, dict[
 
 
 def _is_empty_at(obj: dict[str, Any], path: str) -> bool:
-    """True where the path names a container that is there: owning it whole isn't a leaf of the object."""
+    """Returns whether the path names an existing container: owning it whole isn't a leaf of the object."""
     value: Any = obj
     for name in path.strip(".").split("."):
         name, _, key = name.partition("[")
@@ -171,7 +173,7 @@ def test_sets_of_fields_obey_the_laws_of_sets(left: dict[str, Any], right: dict[
 
 
 def test_only_the_newest_updaters_are_kept_apart() -> None:
-    """More than ten become `ancient-changes` (`capManagersManager`)."""
+    """If there are more than ten, the oldest become `ancient-changes` (`capManagersManager`)."""
     live: dict[str, Any] = {"metadata": {}, "spec": {}}
     entries: managed.Entries = {}
     for index in range(14):

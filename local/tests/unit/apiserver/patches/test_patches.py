@@ -1,4 +1,4 @@
-"""JSON merge patch, JSON patch, and strategic merge patch (sig-api-machinery's `strategic-merge-patch.md`)."""
+"""JSON merge patch, JSON patch, and strategic merge patch work (sig-api-machinery's `strategic-merge-patch.md`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schemas of custom resources: defaults, pruning, validation in Kubernetes' words, CEL rules."""
+"""Schemas of custom resources apply defaults, pruning, validation in Kubernetes' words, and CEL rules."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ ONE_OR_TWO = [{"enum": ["one or two"]}, {"minimum": 1, "maximum": 2, "maxLength"
 def test_what_fits_no_combination_is_refused_as_a_kube_apiserver_does(
     combination: dict[str, Any], value: Any, sentences: list[str]
 ) -> None:
-    """Recorded on a kube-apiserver 1.36.2."""
+    """The answers were recorded on a kube-apiserver 1.36.2."""
     free = {"x-kubernetes-preserve-unknown-fields": True, **combination}
     assert said({"a": value}, object_of(a=free)) == sentences
 
@@ -148,7 +148,7 @@ def test_two_items_with_one_key_are_refused() -> None:
 
 
 def test_what_was_wrong_before_and_did_not_change_is_let_be() -> None:
-    """Ratcheting, KEP-4008."""
+    """This is ratcheting, KEP-4008."""
     schema = object_of(a={"type": "integer", "maximum": 3}, b={"type": "string"})
     assert said({"a": 9, "b": "new"}, schema, old={"a": 9, "b": "old"}) == []
     assert len(said({"a": 8}, schema, old={"a": 9})) == 1

@@ -1,4 +1,4 @@
-"""Watches, lists in pages, and what is kept of history (https://kubernetes.io/docs/reference/using-api/api-concepts/)."""
+"""Watches, paged lists and kept history follow https://kubernetes.io/docs/reference/using-api/api-concepts/."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ async def test_a_watch_that_is_not_read_is_ended() -> None:
     async with await api.watch(WIDGETS, "default") as watch:
         for _ in range(20_001):
             watch.replay(elsewhere)
-        assert not watch.closed  # it is of another namespace
+        assert not watch.closed  # it is in another namespace
     await labelled(api, "a", "x")
     change = next(iter(api.storage.changes_since(WIDGETS, api.storage.version - 1)))
     async with await api.watch(WIDGETS, "default") as watch:

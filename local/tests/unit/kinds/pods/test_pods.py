@@ -1,4 +1,4 @@
-"""Pods: defaults, what admission adds, and what is refused, each in Kubernetes' words (`pkg/apis/core/validation`)."""
+"""Pods get defaults and admission's additions, and are refused in Kubernetes' words (`pkg/apis/core/validation`)."""
 
 from __future__ import annotations
 

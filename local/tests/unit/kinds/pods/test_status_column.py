@@ -1,4 +1,4 @@
-"""The cells of `kubectl get pods` (kubernetes `pkg/printers/internalversion/printers_test.go`)."""
+"""`kubectl get pods` shows these cells (kubernetes `pkg/printers/internalversion/printers_test.go`)."""
 
 from __future__ import annotations
 

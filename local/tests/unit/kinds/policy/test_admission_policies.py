@@ -1,4 +1,6 @@
-"""Admission policies of the local cluster: what they refuse, in kube-apiserver's words, and what isn't known."""
+"""Admission policies of the local cluster refuse objects in kube-apiserver's words, and reject what they don't
+support.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ def policy(expression: str, **spec: Any) -> dict[str, Any]:
 
 
 async def ruled(expression: str, **spec: Any) -> Api:
-    """An API with a policy that acts."""
+    """Returns an API with a policy in force."""
     api = await started()
     await api.create(POLICIES, policy(expression, **spec))
     await api.create(
@@ -90,7 +92,7 @@ async def test_who_meets_no_match_condition_isn_t_asked() -> None:
 
 
 async def test_variables_are_worked_out_when_they_are_used() -> None:
-    # The second one can't be, of an object without labels.
+    # The second can't be evaluated for an object without labels.
     variables = [
         {"name": "name", "expression": "object.metadata.name"},
         {"name": "team", "expression": "object.metadata.labels['team']"},

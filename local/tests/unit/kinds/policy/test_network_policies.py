@@ -1,4 +1,4 @@
-"""NetworkPolicies of the local cluster: refused as kube-apiserver 1.36 refuses them (these sentences are its own)."""
+"""The local cluster refuses NetworkPolicies as kube-apiserver 1.36 does (these sentences are its own)."""
 
 from __future__ import annotations
 

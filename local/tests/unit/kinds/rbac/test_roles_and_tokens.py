@@ -1,4 +1,4 @@
-"""Role-based access control (kubernetes `plugin/pkg/auth/authorizer/rbac`) and service-account tokens."""
+"""Role-based access control (kubernetes `plugin/pkg/auth/authorizer/rbac`) and service-account tokens work."""
 
 from __future__ import annotations
 
