@@ -10,13 +10,10 @@ import difflib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainmaster_operator.api.printable import one_line
 from trainmaster_operator.api.values import number, show
-
-if TYPE_CHECKING:
-    from trainmaster_operator.api.v1alpha1 import JobSpec
 
 
 @dataclass(frozen=True)
@@ -30,30 +27,6 @@ class Problem:
 
     def __str__(self) -> str:
         return one_line(f"{self.field}: {self.message}")
-
-
-class InvalidJob(ValueError):
-    """The job can't run. `problems` lists all mistakes in the order of the spec's fields.
-
-    If each field is valid by itself, `spec` is set, so that a job accepted before a check was added keeps running.
-    """
-
-    def __init__(self, problems: Sequence[Problem], spec: JobSpec | None = None) -> None:
-        super().__init__("; ".join(str(problem) for problem in problems))
-        self.problems = tuple(problems)
-        self.spec = spec
-
-    def shortened(self, characters: int) -> str:
-        """Returns as many complete sentences as fit, and the number of sentences that were left out."""
-        shown = ""
-        for position, problem in enumerate(self.problems):
-            left = len(self.problems) - position - 1
-            longer = f"{shown}; {problem}" if shown else str(problem)
-            more = f"; and {left} more" if left else ""
-            if shown and len(longer) + len(more) > characters:
-                return f"{shown}; and {left + 1} more"
-            shown = longer
-        return shown[:characters]
 
 
 # Similarity (difflib's ratio) from which a known name was probably meant, and from which it was surely meant.
@@ -95,25 +68,16 @@ def only_longer(name: str, known: Iterable[str]) -> str | None:
     return longer[0] if len(longer) == 1 and len(given) >= _SHORTEST_BEGINNING else None
 
 
-# The expected kind of value, by the type of pydantic's error.
-_WANTED = {
-    **dict.fromkeys(("int_type", "int_from_float"), "a whole number"),
-    "float_type": "a number",
-    "finite_number": "a finite number",
-    "string_type": "text",
-    "bool_type": "true or false",
-    "list_type": "a list",
-    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "a mapping"),
-}
-# The remedy for an unrecognised value.
+# The expected kind of value and the general remedy, by the type of pydantic's error.
 EXPECTED = {
-    "int_type": "a whole number; write it without quotes and without a fraction",
-    "int_from_float": "a whole number; write it without a fraction",
-    "float_type": "a number; write it without quotes",
-    "string_type": "text; write it in quotes",
-    "bool_type": "true or false; write one of them without quotes",
-    "list_type": "a list; write its items in brackets or one a line after '-'",
-    "dict_type": "a mapping; give its fields",
+    "int_type": ("a whole number", "write it without quotes and without a fraction"),
+    "int_from_float": ("a whole number", "write it without a fraction"),
+    "float_type": ("a number", "write it without quotes"),
+    "finite_number": ("a finite number", "use one"),
+    "string_type": ("text", "write it in quotes"),
+    "bool_type": ("true or false", "write one of them without quotes"),
+    "list_type": ("a list", "write its items in brackets or one a line after '-'"),
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), ("a mapping", "give its fields")),
 }
 _PLACEHOLDER = re.compile(
     r"\$\{.*\}|\$[A-Za-z_]+|<.*>|\{\{.*\}\}|%\w+%|TODO|FIXME|TBD|CHANGEME|\.\.\.|…", re.IGNORECASE
@@ -135,14 +99,14 @@ def wrong_type(kind: str, value: Any, field: str = "", fields: Sequence[str] = (
 
     `field` is the field's name, and `fields` are the fields of the expected mapping. `remedy` replaces the general one.
     """
-    wanted = _WANTED.get(kind)
-    if wanted is None:
+    if kind not in EXPECTED:
         return None
+    wanted, general = EXPECTED[kind]
     if isinstance(value, str) and _PLACEHOLDER.fullmatch(value.strip()):
         return f"{show(value)} is a placeholder; put {wanted} there"
     if kind in ("int_type", "float_type") and "Seconds" in field and isinstance(value, str):
         return f"{show(value)} is not a number; give seconds as a number, such as {number(_seconds(value) or 5)}"
-    return f"{show(value)} is not {wanted}; {remedy or _remedy(kind, value, fields)}"
+    return f"{show(value)} is not {wanted}; {remedy or _remedy(kind, value, fields) or general}"
 
 
 def typographic_quotes(value: Any) -> str | None:
@@ -152,30 +116,26 @@ def typographic_quotes(value: Any) -> str | None:
     return f"{show(value)} has typographic quotes, which YAML takes as text; write ' or \" instead"
 
 
-def _remedy(kind: str, value: Any, fields: Sequence[str]) -> str:
+def _remedy(kind: str, value: Any, fields: Sequence[str]) -> str | None:
+    """Returns the remedy for a value of this kind, or None if the general remedy fits."""
     match kind:
-        case "int_type" | "int_from_float":
-            if isinstance(value, float):
-                return "write it without a fraction"
-            is_quoted = isinstance(value, str) and _INTEGER.fullmatch(value)
-            return "write it without quotes" if is_quoted else "use one, such as 2"
-        case "float_type":
-            is_quoted = isinstance(value, str) and _NUMBER.fullmatch(value)
-            return "write it without quotes" if is_quoted else "use one, such as 0.5"
-        case "finite_number":
-            return "use one"
-        case "string_type":
-            return "give one text" if isinstance(value, list | dict) or value is None else "write it in quotes"
-        case "bool_type":
-            return "write one of them without quotes" if isinstance(value, str) else "use one of them"
-        case "list_type":
-            return "write its items in brackets or one a line after '-'"
+        case "int_type" if isinstance(value, float):
+            return "write it without a fraction"
+        case "int_type" | "float_type":
+            digits, example = (_INTEGER, 2) if kind == "int_type" else (_NUMBER, 0.5)
+            is_quoted = isinstance(value, str) and digits.fullmatch(value)
+            return "write it without quotes" if is_quoted else f"use one, such as {example}"
+        case "string_type" if isinstance(value, list | dict) or value is None:
+            return "give one text"
+        case "bool_type" if not isinstance(value, str):
+            return "use one of them"
+    if EXPECTED[kind][0] != "a mapping":
+        return None
     if isinstance(value, str) and re.fullmatch(r"[A-Za-z]+:\S*", value):
         return "write a space after ':'"
     if isinstance(value, str) and len(fields) == 1 and len(value) < _LONGEST_VALUE:
         return f"write {{{fields[0]}: {value}}}"
-    named = list(fields[:_MOST_FIELDS])
-    return f"give its fields, such as {' and '.join(named)}" if named else "give its fields"
+    return f"give its fields, such as {' and '.join(fields[:_MOST_FIELDS])}" if fields else None
 
 
 def _seconds(text: str) -> float | None:
