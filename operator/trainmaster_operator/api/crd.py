@@ -26,7 +26,7 @@ from pydantic import BaseModel
 
 from trainmaster_operator.api.limits import MAX_ITEMS
 from trainmaster_operator.api.pod_schema.fields import ListOf, MappingOf, Scalar, Struct, Type, pod_types
-from trainmaster_operator.api.rules import NAME_RULES, RULES, TRANSITIONS, Rule
+from trainmaster_operator.api.rules import NAME_RULES, PLACEHOLDER, RULES, TRANSITIONS, Rule
 from trainmaster_operator.api.v1alpha1 import (
     GROUP,
     KIND,
@@ -233,11 +233,10 @@ def _tidy(value: Any) -> Any:
 
 
 def _validation(rule: Rule) -> dict[str, Any]:
-    validation: dict[str, Any] = {"rule": rule.cel, "message": rule.message}
-    if rule.shown:
-        # The API server uses this message if the expression fails. It can't show values.
-        validation["message"] = rule.message.format(**{name: f"<{name}>" for name in rule.shown})
-        validation["messageExpression"] = rule.message_expression()
+    # The API server uses `message` if the expression fails. It can't show values.
+    validation: dict[str, Any] = {"rule": rule.cel, "message": PLACEHOLDER.sub(r"<\1>", rule.message)}
+    if expression := rule.message_expression():
+        validation["messageExpression"] = expression
     if rule.field:
         validation["fieldPath"] = f".{rule.field}"
     return {**validation, "reason": rule.reason}
