@@ -107,11 +107,8 @@ def parse_spec(raw_spec: Any, name: str) -> JobSpec:
         spec = JobSpec.model_validate(raw_spec, by_alias=True, by_name=False)
     except ValidationError as error:
         raise InvalidJob(problems_of(error, JobSpec, "spec")) from error
-    problems = [*check_rules(name, spec), *_check_cpu(spec)]
-    if spec.pod_template is not None:
-        problems.extend(check_pod_template(spec.pod_template, spec))
-    problems.extend(_check_words(spec))
-    problems.extend(check_training(spec))
+    problems = [*check_rules(name, spec), *_check_cpu(spec), *check_pod_template(spec)]
+    problems += [*_check_words(spec), *check_training(spec)]
     if problems:
         raise InvalidJob(problems, spec)
     return spec
@@ -147,7 +144,6 @@ def _check_top_level(raw: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 MAX_ANNOTATION_BYTES = 256 * 1024
-_MAX_NAMESPACE = 63
 
 _TextMap = dict[str, str | None]
 
@@ -213,8 +209,8 @@ def _check_values(metadata: ObjectMeta) -> Iterator[Problem]:
     beginning = metadata.generate_name.removesuffix("-") or metadata.generate_name
     if beginning and not fits(SUBDOMAIN_PATTERN, beginning):
         yield Problem("metadata.generateName", beginning, unfit(metadata.generate_name, SUBDOMAIN_PATTERN))
-    if len(metadata.namespace) > _MAX_NAMESPACE:
-        message = f"{show(metadata.namespace)} is too long; use at most {_MAX_NAMESPACE} characters"
+    if len(metadata.namespace) > 63:
+        message = f"{show(metadata.namespace)} is too long; use at most 63 characters"
         yield Problem("metadata.namespace", metadata.namespace, message)
     elif metadata.namespace and not fits(DNS_LABEL_PATTERN, metadata.namespace):
         yield Problem("metadata.namespace", metadata.namespace, unfit(metadata.namespace, DNS_LABEL_PATTERN))

@@ -34,8 +34,6 @@ SIMILAR = 0.7
 VERY_SIMILAR = 0.85
 # Longer names are cut before the comparison. No known name is longer, and the time grows with the square of the length.
 _LONGEST = 100
-# Minimum length of a beginning. A shorter one matches by chance.
-_SHORTEST_BEGINNING = 3
 
 
 def plain(name: str) -> str:
@@ -65,7 +63,8 @@ def only_longer(name: str, known: Iterable[str]) -> str | None:
     """Returns the known name if exactly one begins with `name`, such as OOMKilled for OOM."""
     given = plain(name)
     longer = [each for each in known if plain(each).startswith(given)]
-    return longer[0] if len(longer) == 1 and len(given) >= _SHORTEST_BEGINNING else None
+    # A shorter beginning matches by chance.
+    return longer[0] if len(longer) == 1 and len(given) >= 3 else None
 
 
 # The expected kind of value and the general remedy, by the type of pydantic's error.
@@ -86,12 +85,6 @@ _TYPOGRAPHIC = re.compile("[\u201c\u201d\u201e\u201f\u2018\u2019\u201a\xab\xbb]"
 _INTEGER = re.compile(r"[-+]?[0-9]+")
 _NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+(?:\.\d+)?)(?:s(?:ec)?)?)?", re.IGNORECASE)
-_DURATION_UNITS = (86_400, 3_600, 60, 1)
-_LONGEST_DURATION = 20
-# Maximum characters of a value in a remedy.
-_LONGEST_VALUE = 40
-# Maximum number of fields in a remedy.
-_MOST_FIELDS = 3
 
 
 def wrong_type(kind: str, value: Any, field: str = "", fields: Sequence[str] = (), *, remedy: str = "") -> str | None:
@@ -133,14 +126,14 @@ def _remedy(kind: str, value: Any, fields: Sequence[str]) -> str | None:
         return None
     if isinstance(value, str) and re.fullmatch(r"[A-Za-z]+:\S*", value):
         return "write a space after ':'"
-    if isinstance(value, str) and len(fields) == 1 and len(value) < _LONGEST_VALUE:
+    if isinstance(value, str) and len(fields) == 1 and len(value) < 40:
         return f"write {{{fields[0]}: {value}}}"
-    return f"give its fields, such as {' and '.join(fields[:_MOST_FIELDS])}" if fields else None
+    return f"give its fields, such as {' and '.join(fields[:3])}" if fields else None
 
 
 def _seconds(text: str) -> float | None:
     """Returns the seconds of a duration such as 300, 5s or 1h30m."""
-    parts = _DURATION.fullmatch(text.replace(" ", "")) if len(text) < _LONGEST_DURATION else None
+    parts = _DURATION.fullmatch(text.replace(" ", "")) if len(text) < 20 else None
     if parts is None:
         return None
-    return sum(float(part) * unit for part, unit in zip(parts.groups(), _DURATION_UNITS, strict=True) if part)
+    return sum(float(part) * unit for part, unit in zip(parts.groups(), (86_400, 3_600, 60, 1), strict=True) if part)

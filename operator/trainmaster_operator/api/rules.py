@@ -94,7 +94,7 @@ def _getter(path: str) -> Callable[[Any], Any]:
     return attrgetter(".".join(map(to_snake, path.split("."))))
 
 
-def _fixed(field: str, message: str, *, optional: bool, unless: str = "") -> Rule:
+def _fixed(field: str, message: str, *, optional: bool = True, unless: str = "") -> Rule:
     """Returns a rule that makes a field of the spec immutable. Only the API server sees the old and the new value.
 
     An `optional` field can't be added or removed either. `unless` is a condition in CEL under which it may change.
@@ -128,11 +128,10 @@ _MAY_BE_ABSENT = (
 )
 TRANSITIONS: tuple[Rule, ...] = (
     *(_fixed(name, _FIXED, optional=False) for name in _ALWAYS_SET),
-    *(_fixed(name, _FIXED, optional=True) for name in _MAY_BE_ABSENT),
+    *(_fixed(name, _FIXED) for name in _MAY_BE_ABSENT),
     _fixed(
         "code",
         "can't be changed once the job exists, except for its digest; delete the job and apply it again",
-        optional=True,
         unless="(has(self.code.configMap) && has(oldSelf.code.configMap) && "
         "self.code.configMap == oldSelf.code.configMap) || "
         "(has(self.code.claim) && has(oldSelf.code.claim) && self.code.claim == oldSelf.code.claim)",
@@ -140,7 +139,6 @@ TRANSITIONS: tuple[Rule, ...] = (
     _fixed(
         "workers",
         "can't be changed, because the job isn't elastic; delete the job and apply it again with the new number",
-        optional=True,
         unless="has(self.elastic)",
     ),
     _fixed(
@@ -197,24 +195,20 @@ NAME_RULES: tuple[Rule, ...] = (
     ),
 )
 
-# Smaller values come from a wrong unit, because container runtimes refuse them and Python itself needs more.
-LEAST_MEMORY = "4Mi"
-LEAST_SHARED_MEMORY = "4Ki"
-_UNITS = "without a suffix it counts in bytes, and m is a thousandth of one: write Mi or Gi, such as 512Mi"
 
-
-def _at_least(field: str, least: str) -> str:
-    """Returns CEL that refuses a quantity below `least`. Absent and invalid quantities and 0 are accepted."""
-    bytes_ = int(quantity(least))
-    return (
-        f"!has(self.{field}) || (type(self.{field}) == int ? self.{field} <= 0 || self.{field} >= {bytes_} : "
+def _at_least(field: str, least: str, why: str) -> Rule:
+    """Returns the rule that a size isn't below `least`, which comes from a wrong unit. CEL accepts invalid sizes."""
+    bytes_, get = int(quantity(least)), _getter(field)
+    return Rule(
+        Resources,
+        field,
+        cel=f"!has(self.{field}) || (type(self.{field}) == int ? self.{field} <= 0 || self.{field} >= {bytes_} : "
         f"!isQuantity(self.{field}) || quantity(self.{field}).compareTo(quantity('0')) <= 0 || "
-        f"quantity(self.{field}).compareTo(quantity('{least}')) >= 0)"
+        f"quantity(self.{field}).compareTo(quantity('{least}')) >= 0)",
+        holds=lambda resources: not 0 < quantity(get(resources) or 0) < bytes_,
+        message=f"{{{field}}} is less than {least}, in which {why}; without a suffix it counts in bytes, and m is a "
+        "thousandth of one: write Mi or Gi, such as 512Mi",
     )
-
-
-def _is_at_least(given: int | str | None, least: str) -> bool:
-    return given is None or quantity(given) == 0 or quantity(given) >= quantity(least)
 
 
 def _excludes_groups(field: str, remedy: str) -> Rule:
@@ -334,20 +328,9 @@ RULES: tuple[Rule, ...] = (
         holds=lambda code: (code.config_map is None) != (code.claim is None),
         message="names none or both of its places; give exactly one of configMap and claim",
     ),
-    Rule(
-        Resources,
-        "memory",
-        cel=_at_least("memory", LEAST_MEMORY),
-        holds=lambda resources: _is_at_least(resources.memory, LEAST_MEMORY),
-        message=f"{{memory}} is less than {LEAST_MEMORY}, in which no worker starts; {_UNITS}",
-    ),
-    Rule(
-        Resources,
-        "sharedMemory",
-        cel=_at_least("sharedMemory", LEAST_SHARED_MEMORY),
-        holds=lambda resources: _is_at_least(resources.shared_memory, LEAST_SHARED_MEMORY),
-        message=f"{{sharedMemory}} is less than {LEAST_SHARED_MEMORY}, in which nothing can be shared; {_UNITS}",
-    ),
+    # Container runtimes refuse less memory, and Python itself needs more.
+    _at_least("memory", "4Mi", "no worker starts"),
+    _at_least("sharedMemory", "4Ki", "nothing can be shared"),
     Rule(
         Resources,
         "sharedMemory",

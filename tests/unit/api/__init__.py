@@ -25,7 +25,6 @@
 | `times` | `unit/reconciling/policies/test_startup`, `test_times` |
 | `training_schema` | `test_training`, `trainer/test_training_schema` |
 | `trimming` | `test_trimming`, `unit/dashboard/test_shapes` |
-| `v1alpha1/base_models` | `test_agreement`, `test_crd` |
 | `v1alpha1/names` | `test_crd`, `cluster/test_custom_resource` |
 | `v1alpha1/spec` | `test_agreement`, `test_sentences`, `test_pod_template`, `mistakes/unit/test_offline` |
 | `v1alpha1/status` | `test_hostile_messages`, `unit/reconciling/status/test_plausible_statuses` |

@@ -29,19 +29,13 @@ Amounts = Sequence[tuple[Mapping[str, str], Mapping[str, str]]]
 
 def requests_and_limits(resources: Resources) -> tuple[dict[str, str], dict[str, str]]:
     """Returns requests and limits of the worker's container, without devices."""
-    requests: dict[str, str] = {}
-    limits: dict[str, str] = {}
-    cpu = resources.cpu
-    if isinstance(cpu, CPU):
-        if cpu.request is not None:
-            requests["cpu"] = str(cpu.request)
-        if cpu.limit is not None:
-            limits["cpu"] = str(cpu.limit)
-    elif cpu is not None:
-        requests["cpu"] = limits["cpu"] = str(cpu)
-    if resources.memory is not None:
-        requests["memory"] = limits["memory"] = str(resources.memory)
-    return requests, limits
+    cpu, memory = resources.cpu, resources.memory
+    request, limit = (cpu.request, cpu.limit) if isinstance(cpu, CPU) else (cpu, cpu)
+    return _texts(cpu=request, memory=memory), _texts(cpu=limit, memory=memory)
+
+
+def _texts(**amounts: int | str | None) -> dict[str, str]:
+    return {name: str(amount) for name, amount in amounts.items() if amount is not None}
 
 
 def check_resources(path: str, given: Any, worker: Amounts) -> Iterator[Problem]:

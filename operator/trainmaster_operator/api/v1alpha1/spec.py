@@ -11,20 +11,23 @@ from functools import cached_property
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
+    BaseModel,
     BeforeValidator,
+    ConfigDict,
     Discriminator,
     Field,
     StrictBool,
     StrictInt,
     Tag,
     WithJsonSchema,
+    model_validator,
 )
+from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
 from trainmaster_operator.api.limits import KIB, MAX_BYTES
 from trainmaster_operator.api.problems import either
 from trainmaster_operator.api.reasons import REASONS
-from trainmaster_operator.api.v1alpha1.base_models import SpecModel
 from trainmaster_operator.api.v1alpha1.names import DEFAULT_IMAGE, AnswerableReason
 from trainmaster_operator.api.values import (
     CORES_HINT,
@@ -60,6 +63,24 @@ from trainmaster_operator.api.values import (
     show,
 )
 from trainmaster_operator.wire.log_rules import GROUPS
+
+
+class SpecModel(BaseModel):
+    """SpecModel is frozen and camelCase in JSON. It refuses unknown fields (see `api.field_messages`)."""
+
+    # A model is built when it is first used. Commands that only read a status never need the spec's models.
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, defer_build=True
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        """Removes known fields that are null, as the API server does when it sets defaults (KEP-1523)."""
+        if not isinstance(given, dict):
+            return given
+        known = {info.alias for info in cls.model_fields.values()}
+        return {name: value for name, value in given.items() if value is not None or name not in known}
 
 
 class Backoff(SpecModel):

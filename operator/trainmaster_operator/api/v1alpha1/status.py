@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
 
-from trainmaster_operator.api.v1alpha1.base_models import StatusModel
 from trainmaster_operator.api.v1alpha1.names import Phase
+
+
+class StatusModel(BaseModel):
+    """StatusModel is frozen and camelCase in JSON. It ignores unknown fields, which a newer operator may write."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True, defer_build=True
+    )
 
 
 class Condition(StatusModel):
