@@ -236,9 +236,7 @@ _OTHERS_FIELDS = {
     "it belongs at the top of the file, not indented": "apiVersion kind metadata spec status",
 }
 # Settings of training programs that people write into the spec itself.
-_TRAINING_FIELDS = frozenset(
-    ["seed", "epochs", "lr", "learningrate", "model", "dataset", "batchsize", "optimizer", "steps"]
-)
+_TRAINING_FIELDS = {"seed", "epochs", "lr", "learningrate", "model", "dataset", "batchsize", "optimizer", "steps"}
 _BY_PLAIN_NAME = {plain(name): remedy for remedy, names in _OTHERS_FIELDS.items() for name in names.split()}
 # An extended resource, such as nvidia.com/mig-1g.5gb.
 _RESOURCE = re.compile(r"[a-z0-9][a-z0-9.-]*/[A-Za-z0-9._-]+")

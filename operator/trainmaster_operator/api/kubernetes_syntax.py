@@ -53,8 +53,7 @@ def check_annotations(path: str, given: Any) -> Iterator[Problem]:
     """Yields problems with the keys of annotations."""
     for key, value in mapping(given).items():
         # The API server checks the keys of annotations in lower case.
-        wrong = label_key_problem(str(key).lower())
-        if wrong is not None:
+        if (wrong := label_key_problem(str(key).lower())) is not None:
             yield Problem(keyed(path, str(key)), value, wrong)
 
 

@@ -232,7 +232,6 @@ _PROGRAM = re.compile(r"(?:\S*/)?(?:python[0-9.]*|bash|sh|torchrun|accelerate|de
 _DASHES = "\u2010-\u2015\u2212\ufe58\ufe63\uff0d"
 _DASHED = re.compile(rf"[-{_DASHES}]*[{_DASHES}][-{_DASHES}]*[A-Za-z]")
 _QUOTED_OPTION = re.compile(rf"[\u201c-\u201f\u2018-\u201a\xab\xbb][-{_DASHES}]+[A-Za-z]\S*")
-_OPTION = re.compile(r"[^=]*")
 _SPACES = {"\u00a0": "a no-break space", "\u3000": "a wide space", "\u200b": "a zero-width space", "\ufeff": "a mark"}
 
 
@@ -251,8 +250,7 @@ def _check_words(spec: JobSpec) -> Iterator[Problem]:
         if message is not None:
             yield Problem(f"spec.command[{position}]", word, message)
     for position, word in enumerate(spec.args):
-        message = _misread(word)
-        if message is not None:
+        if (message := _misread(word)) is not None:
             yield Problem(f"spec.args[{position}]", word, message)
 
 
@@ -277,8 +275,7 @@ def _misread(word: str) -> str | None:
         return typographic_quotes(word)
     if _DASHED.match(word):
         return f"{show(word)} begins with a dash that is not a hyphen; write - or -- instead"
-    name = _OPTION.match(word)
-    found = next((space for space in _SPACES if name is not None and space in name[0]), None)
+    found = next((space for space in _SPACES if space in word.partition("=")[0]), None)
     if found is not None and word.startswith("-"):
         return f"{show(word)} has {_SPACES[found]} (U+{ord(found):04X}) in an option's name; remove it"
     return None

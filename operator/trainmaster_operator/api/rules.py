@@ -391,8 +391,7 @@ RULES: tuple[Rule, ...] = (
 def check_rules(name: str, spec: JobSpec) -> Iterator[Problem]:
     """Yields the problems with a spec whose fields are each valid."""
     for rule in NAME_RULES:
-        problem = rule.problem("", NamedSpec(name, spec))
-        if problem is not None:
+        if (problem := rule.problem("", NamedSpec(name, spec))) is not None:
             yield problem
     yield from _repeated_groups(spec.worker_groups or [])
     yield from _check_model("spec", spec)
@@ -400,10 +399,8 @@ def check_rules(name: str, spec: JobSpec) -> Iterator[Problem]:
 
 def _check_model(path: str, model: BaseModel) -> Iterator[Problem]:
     for rule in RULES:
-        if type(model) is rule.model:
-            problem = rule.problem(path, model)
-            if problem is not None:
-                yield problem
+        if type(model) is rule.model and (problem := rule.problem(path, model)) is not None:
+            yield problem
     for name, info in type(model).model_fields.items():
         value = getattr(model, name)
         here = f"{path}.{info.alias or name}"

@@ -236,12 +236,9 @@ class _Loader(yaml.BaseLoader):
     """Reads text, booleans and null, and ignores all other tags."""
 
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:null", yaml.SafeLoader.yaml_implicit_resolvers["~"][0][1], ["~", "n", "N", ""]
-)
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:bool", yaml.SafeLoader.yaml_implicit_resolvers["y"][0][1], list("yYnNtTfFoO")
-)
+_RESOLVERS = yaml.SafeLoader.yaml_implicit_resolvers
+_Loader.add_implicit_resolver("tag:yaml.org,2002:null", _RESOLVERS["~"][0][1], ["~", "n", "N", ""])
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", _RESOLVERS["y"][0][1], list("yYnNtTfFoO"))
 _Loader.add_constructor("tag:yaml.org,2002:null", lambda loader, node: None)
 _Loader.add_constructor("tag:yaml.org,2002:bool", lambda loader, node: str(node.value).lower() in ("yes", "true", "on"))
 

@@ -168,9 +168,7 @@ class _Walk:
                 inner = list(self.struct(kind.item, item, here, outer, alone=alone or not kind.keys))
                 meant = {problem.message for problem in inner}
                 if kind.keys and f"unknown field; {_did_you_mean(kind.keys[0])}" not in meant:
-                    message = _without_key(kind, value, position)
-                    if message is not None:
-                        yield Problem(f"{here}.{kind.keys[0]}", None, message)
+                    yield from _said(f"{here}.{kind.keys[0]}", None, _without_key(kind, value, position))
                 yield from inner
             else:
                 yield from self._any(kind.item, item, here, outer, alone=alone)

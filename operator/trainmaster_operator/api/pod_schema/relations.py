@@ -23,7 +23,7 @@ from trainmaster_operator.api.kubernetes_syntax import (
 )
 from trainmaster_operator.api.merge import DIRECTIVE
 from trainmaster_operator.api.pod_schema.fields import POD, ListOf, Struct, Type, pod_types
-from trainmaster_operator.api.pod_schema.resources import Amounts, check_resources
+from trainmaster_operator.api.pod_schema.resources import STANDARD, Amounts, check_resources
 from trainmaster_operator.api.problems import VERY_SIMILAR, Problem, did_you_mean, either, nearest
 from trainmaster_operator.api.values import show
 from trainmaster_operator.wire.names import AGENT_PORT
@@ -214,9 +214,7 @@ _FIELDS_OF_VARIABLES = (
 )
 _FIELDS_OF_FILES = (*_FIELDS_OF_BOTH, "metadata.labels", "metadata.annotations['…']", "metadata.annotations")
 _ONE_OF_A_MAPPING = re.compile(r"metadata\.(labels|annotations)\['(.*)'\]")
-_RESOURCES = tuple(
-    f"{kind}.{name}" for kind in ("limits", "requests") for name in ("cpu", "memory", "ephemeral-storage")
-)
+_RESOURCES = tuple(f"{kind}.{name}" for kind in ("limits", "requests") for name in STANDARD)
 _OF_A_REQUIREMENT = frozenset(pod_types()["NodeSelectorRequirement"].fields)
 _HUGE_PAGES = re.compile(r"(limits|requests)\.hugepages-.+")
 
