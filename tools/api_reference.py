@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trainmaster_operator.api.crd import spec_schema, status_schema
 from trainmaster_operator.api.limits import KIB, MAX_BYTES, MAX_ITEMS, MAX_NESTING, MAX_OTHER_BYTES
-from trainmaster_operator.api.rules import MAX_SET_NAME, NAME_RULES, RULES, TRANSITIONS, Rule
+from trainmaster_operator.api.rules import MAX_SET_NAME, NAME_RULES, PLACEHOLDER, RULES, TRANSITIONS, Rule
 from trainmaster_operator.api.v1alpha1 import API_VERSION, KIND
 from trainmaster_operator.api.values import MAX_GROUPS
 from trainmaster_operator.wire.limits import MAX_WORKERS
@@ -152,7 +151,7 @@ def _places(schema: Mapping[str, Any], rule: Rule, path: str) -> Iterator[str]:
 
 
 def _sentence(rule: Rule) -> str:
-    return re.sub(r"\{(\w+)\}", r"*\1*", rule.message)
+    return PLACEHOLDER.sub(r"*\1*", rule.message)
 
 
 def _type(schema: Mapping[str, Any]) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import Field, fields
+from dataclasses import Field
 from pathlib import Path
 from typing import Any
 
-from trainmaster_operator.api.options import Option, option_name, option_of, variables
+from trainmaster_operator.api.options import Option, options_of
 from trainmaster_operator.controller.settings import OperatorSettings
 
 _PAGE = Path(__file__).resolve().parent.parent / "docs/operating.md"
@@ -22,14 +22,13 @@ def operating_page() -> str:
 
 def options_table() -> str:
     """Returns the table of all options that `--help` shows."""
-    options = [(field, option_of(field.metadata)) for field in fields(OperatorSettings)]
-    rows = [_row(field, option) for field, option in options if option is not None and not option.hidden]
+    rows = [_row(field, option) for field, option in options_of(OperatorSettings) if not option.hidden]
     head = ["| option | variable | meaning | default |", "|---|---|---|---|"]
     return "\n".join([*head, *rows, ""])
 
 
 def _row(field: Field[Any], option: Option) -> str:
-    name, default = option_name(field, option), field.default
+    name, default = option.name, field.default
     flags = [f"--{name}", *([f"-{option.short}"] if option.short else [])]
     if isinstance(default, bool):
         flags, default = [*flags, f"--no-{name}"], "on" if default else "off"
@@ -38,7 +37,7 @@ def _row(field: Field[Any], option: Option) -> str:
         help, default = f"{help.removesuffix('.')}; default: {option.default_text}.", None
     cells = (
         ", ".join(f"`{flag}`" for flag in flags),
-        ", ".join(f"`{variable}`" for variable in variables(field, option)),
+        ", ".join(f"`{variable}`" for variable in option.variables),
         help,
         "" if default in (None, ()) else f"`{default}`",
     )

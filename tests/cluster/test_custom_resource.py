@@ -180,7 +180,7 @@ def test_kubectl_get_answers_at_a_glance(with_crd: Cluster) -> None:
 
 def test_kubectl_explain_shows_what_a_field_is_for(with_crd: Cluster) -> None:
     shown = with_crd.kubectl("explain", "dtj.spec.failurePolicy.hang.progressSeconds").stdout
-    assert "Seconds without a new step after which a running job counts as hung." in " ".join(shown.split())
+    assert "Seconds without a new step until a job counts as hung." in " ".join(shown.split())
 
 
 def test_jobs_and_their_children_are_accepted(with_crd: Cluster) -> None:

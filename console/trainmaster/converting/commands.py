@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from trainmaster.converting.fields import POD, Draft, Field, Path, Target
-from trainmaster_operator.api.command_words import FLAGS, VALUES, option_of
 from trainmaster_operator.wire.names import POD_INDEX_LABEL, TORCHRUN_MODULES, is_python
 
 _SHELL = re.compile(r"(ba|da|z|k)?sh")
@@ -25,6 +24,15 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
 # A range such as --nnodes=2:4.
 _RANGE = re.compile(r"(\d{1,6}):(\d{1,6})")
+# torchrun's options (torch 2.13, torch/distributed/run.py): those without a value, then those with a value.
+FLAGS = frozenset({"standalone", "use_env", "module", "no_python", "run_path", "virtual_local_rank"})
+_SHORT = {"-m": "module", "-r": "redirects", "-t": "tee"}
+_VALUES = """
+nnodes nproc_per_node node_rank rdzv_backend rdzv_endpoint rdzv_id rdzv_conf master_addr master_port local_addr
+max_restarts monitor_interval start_method event_log_handler role log_dir redirects tee local_ranks_filter logs_specs
+duplicate_stdout_filters duplicate_stderr_filters numa_binding signals_to_handle
+"""
+VALUES = frozenset(_VALUES.split())
 # These options change how a rank starts. If one is set, torchrun stays in the command.
 _OF_RANKS = {"run_path", "virtual_local_rank", "numa_binding", "signals_to_handle"}
 # Options of torchrun that fix the rendezvous, if a shell text contains them.
@@ -90,6 +98,11 @@ def _after_torchrun(words: Sequence[str]) -> int | None:
         if list(words[at : at + 1]) == ["-m"] and len(words) > at + 1 and words[at + 1] in TORCHRUN_MODULES:
             return at + 2
     return None
+
+
+def option_of(word: str) -> str:
+    """Returns an option's name without dashes and value, such as nproc_per_node for --nproc-per-node=2."""
+    return _SHORT.get(word, word.removeprefix("--").replace("-", "_"))
 
 
 def _of_torchrun(words: Sequence[str], begin: int, of_command: int) -> Command:

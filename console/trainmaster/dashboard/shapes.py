@@ -12,9 +12,8 @@ from typing import Any
 from trainmaster_operator.api.limits import MAX_BYTES, MAX_OTHER_BYTES
 from trainmaster_operator.api.pod_schema.fields import pod_types
 from trainmaster_operator.api.trimming import Each, Shape, Whole
-from trainmaster_operator.api.v1alpha1.base_models import StatusModel
 from trainmaster_operator.api.v1alpha1.names import PLURAL
-from trainmaster_operator.api.v1alpha1.status import Condition, Failure, JobStatus
+from trainmaster_operator.api.v1alpha1.status import Condition, Failure, JobStatus, StatusModel
 from trainmaster_operator.wire.limits import MAX_WORKERS
 from trainmaster_operator.wire.names import JOB_NAME_LABEL, POD_INDEX_LABEL
 

@@ -5,8 +5,8 @@ the CustomResourceDefinition from the models. `rules` defines the rules between 
 
 Validation: `parsing` reads a manifest and returns the job or all of its problems. It uses `problems` (problems and
 their wording), `field_messages` (unknown and wrong fields), `limits` (sizes), `kubernetes_syntax` (names, labels,
-quantities, ports), `pod_template` and `pod_schema` (podTemplate), `command_words` (command and args) and
-`training_schema` (the bundled loop's configuration). `merge` merges podTemplate as Kubernetes does. `reasons` lists the
+quantities, ports), `pod_template` and `pod_schema` (podTemplate), and `training_schema` (the bundled loop's
+configuration). `merge` merges podTemplate as Kubernetes does. `reasons` lists the
 reasons why workers and jobs end.
 
 Formats: `json_codec` and `trimming` decode JSON of any size, `printable` escapes text from pods and users, and `times`

@@ -1,4 +1,4 @@
-"""Generates the CustomResourceDefinition from the models (`python -m trainmaster_operator.api.crd`).
+"""Generates the CustomResourceDefinition from the models.
 
 It turns pydantic's JSON schema into a structural one (k8s.io/apiextensions-apiserver, pkg/apiserver/schema): it
 replaces references by their schemas, turns unions with null into optional fields, and writes limits as in OpenAPI 3.0.
@@ -17,16 +17,14 @@ from __future__ import annotations
 
 import copy
 import json
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 import yaml
-from pydantic import BaseModel
 
 from trainmaster_operator.api.limits import MAX_ITEMS
 from trainmaster_operator.api.pod_schema.fields import ListOf, MappingOf, Scalar, Struct, Type, pod_types
-from trainmaster_operator.api.rules import NAME_RULES, RULES, TRANSITIONS, Rule
+from trainmaster_operator.api.rules import NAME_RULES, PLACEHOLDER, RULES, TRANSITIONS, Rule
 from trainmaster_operator.api.v1alpha1 import (
     GROUP,
     KIND,
@@ -214,16 +212,11 @@ class _Converter:
         if self._in_status:
             return converted
         if name in _DEFAULTED:
-            converted["default"] = _dump(_DEFAULTED[name]())
+            # The API server shows 300.0 as 300.
+            converted["default"] = _tidy(_DEFAULTED[name]().model_dump(by_alias=True, mode="json", exclude_none=True))
         elif schema.get("default") is not None:
             converted["default"] = schema["default"]
         return converted
-
-
-def _dump(model: BaseModel) -> Any:
-    """Returns a model's defaults in their JSON form, without unset and empty fields."""
-    # The API server shows 300.0 as 300.
-    return _tidy(model.model_dump(by_alias=True, mode="json", exclude_none=True))
 
 
 def _tidy(value: Any) -> Any:
@@ -233,18 +226,13 @@ def _tidy(value: Any) -> Any:
 
 
 def _validation(rule: Rule) -> dict[str, Any]:
-    validation: dict[str, Any] = {"rule": rule.cel, "message": rule.message}
-    if rule.shown:
-        # The API server uses this message if the expression fails. It can't show values.
-        validation["message"] = rule.message.format(**{name: f"<{name}>" for name in rule.shown})
-        validation["messageExpression"] = rule.message_expression()
+    # The API server uses `message` if the expression fails. It can't show values.
+    validation: dict[str, Any] = {"rule": rule.cel, "message": PLACEHOLDER.sub(r"<\1>", rule.message)}
+    if expression := rule.message_expression():
+        validation["messageExpression"] = expression
     if rule.field:
         validation["fieldPath"] = f".{rule.field}"
     return {**validation, "reason": rule.reason}
-
-
-if __name__ == "__main__":
-    sys.stdout.write(crd_yaml())
 
 
 _WRITTEN_OUT = """

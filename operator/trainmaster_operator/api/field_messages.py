@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal, get_args, get_origin
 
@@ -37,7 +37,6 @@ from trainmaster_operator.api.values import HALF_A_CHARACTER, out_of_range, show
 _TAGS = frozenset({"object", "quantity"})
 # Maximum number of values in a message.
 _FEW = 8
-_SOME = 2
 
 
 def unknown_field(path: str, field: str, known: tuple[str, ...], model: type[SpecModel] | None = None) -> str:
@@ -90,17 +89,12 @@ def _problem_of(detail: ErrorDetails, root: type[SpecModel], path: str) -> Probl
     parts = [path, *tagged]
     value = ... if detail["type"] == "missing" else detail["input"]
     field = str(location[-1]) if location else path
-    message = _mistyped(detail, field, _required(_model_at(root, location))) or _sentence(
-        detail, _model_at(root, location[:-1]), field, _join(parts[:-1])
-    )
-    return Problem(_join(parts), value, message)
-
-
-def _mistyped(detail: ErrorDetails, field: str, fields: tuple[str, ...]) -> str | None:
-    message = wrong_type(detail["type"], detail["input"], field, fields)
+    message = wrong_type(detail["type"], detail["input"], field, _required(_model_at(root, location)))
     if message is not None or detail["type"] == "literal_error":
-        return typographic_quotes(detail["input"]) or message
-    return None
+        message = typographic_quotes(detail["input"]) or message
+    if message is None:
+        message = _sentence(detail, _model_at(root, location[:-1]), field, _join(parts[:-1]))
+    return Problem(_join(parts), value, message)
 
 
 def _sentence(detail: ErrorDetails, model: type[SpecModel] | None, field: str, parent: str) -> str:
@@ -127,13 +121,10 @@ def _sentence(detail: ErrorDetails, model: type[SpecModel] | None, field: str, p
             return f"has {context['actual_length']} items; use at most {context['max_length']}"
         case "string_unicode":
             return HALF_A_CHARACTER
-    if kind in _OURS:
-        return detail["msg"]
+        case "quantity" | "processes" | "json" | "time" | "pattern" | "reason":
+            # Validators of `values`, `spec` and `parsing` raise these errors with their own messages.
+            return detail["msg"]
     return f"{shown} can't be used; see the field in docs/reference.md"
-
-
-# Errors of the types in `values`, which contain their own messages.
-_OURS = frozenset({"quantity", "processes", "json", "time", "pattern", "reason"})
 
 
 def _alternatives(value: Any, expected: str) -> str:
@@ -160,7 +151,7 @@ def _required(model: type[SpecModel] | None) -> tuple[str, ...]:
     fields = list(_fields(model).items())
     required = [(name, info) for name, info in fields if info.is_required()]
     if not required or any(model_in(info.annotation) is not None for _, info in required):
-        required = fields[:_SOME]
+        required = fields[:2]
     return tuple(name for name, _ in required)
 
 
@@ -185,9 +176,6 @@ def _join(path: list[Any]) -> str:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
     return text
 
-
-# Maximum number of places in a message.
-_MOST_PLACES = 2
 
 # Replacements for fields of other APIs.
 _OTHERS_FIELDS = {
@@ -248,9 +236,7 @@ _OTHERS_FIELDS = {
     "it belongs at the top of the file, not indented": "apiVersion kind metadata spec status",
 }
 # Settings of training programs that people write into the spec itself.
-_TRAINING_FIELDS = frozenset(
-    ["seed", "epochs", "lr", "learningrate", "model", "dataset", "batchsize", "optimizer", "steps"]
-)
+_TRAINING_FIELDS = {"seed", "epochs", "lr", "learningrate", "model", "dataset", "batchsize", "optimizer", "steps"}
 _BY_PLAIN_NAME = {plain(name): remedy for remedy, names in _OTHERS_FIELDS.items() for name in names.split()}
 # An extended resource, such as nvidia.com/mig-1g.5gb.
 _RESOURCE = re.compile(r"[a-z0-9][a-z0-9.-]*/[A-Za-z0-9._-]+")
@@ -267,10 +253,12 @@ def belongs(field: str, path: str, model: type[SpecModel] | None) -> str | None:
     in a group). Similar names elsewhere aren't considered.
     """
     own = _places_described(field, "spec", JobSpec)
+    devices = f"set spec.resources.gpus, and spec.accelerator.resourceName to {field}"
     remedies = (
         _places_described(field, path, model) if model is not None and path.startswith("spec.") else None,
         "it belongs in spec.training" if path == "spec" and plain(field) in _TRAINING_FIELDS else None,
-        _of_others(field),
+        _BY_PLAIN_NAME.get(plain(field)),
+        devices if _RESOURCE.fullmatch(field) else None,
         own if own is not None and "[]" not in own else None,
         _of_pods(field),
         own,
@@ -281,13 +269,6 @@ def belongs(field: str, path: str, model: type[SpecModel] | None) -> str | None:
     # Each group defines its own workers and resources.
     group = _GROUP.match(path)
     return remedy if group is None else _OF_A_GROUP.sub(group[0], remedy)
-
-
-def _of_others(field: str) -> str | None:
-    remedy = _BY_PLAIN_NAME.get(plain(field))
-    if remedy is None and _RESOURCE.fullmatch(field):
-        return f"set spec.resources.gpus, and spec.accelerator.resourceName to {field}"
-    return remedy
 
 
 def _of_pods(field: str) -> str | None:
@@ -305,24 +286,20 @@ def _places_described(field: str, path: str, model: type[SpecModel]) -> str | No
     places = _places(model).get(plain(field), ())
     least = min((place.count(".") for place in places), default=0)
     shallowest = [f"{path}.{place}" for place in places if place.count(".") == least]
-    return f"it belongs in {' or '.join(shallowest[:_MOST_PLACES])}" if shallowest else None
+    return f"it belongs in {' or '.join(shallowest[:2])}" if shallowest else None
 
 
 @cache
 def _places(model: type[SpecModel]) -> Mapping[str, list[str]]:
     """Returns the places of each field below a model, relative to the model, by the field's plain name."""
     found: dict[str, list[str]] = {}
-    for name, place in _below(model):
-        found.setdefault(plain(name), []).append(place)
-    return found
-
-
-def _below(model: type[SpecModel], path: str = "") -> Iterator[tuple[str, str]]:
     for name, info in _fields(model).items():
-        yield name, path + name
+        found.setdefault(plain(name), []).append(name)
         inner = model_in(info.annotation)
-        if inner is not None:
-            yield from _below(inner, f"{path}{name}{'[]' if _is_list(info.annotation) else ''}.")
+        for below, places in _places(inner).items() if inner is not None else ():
+            here = f"{name}{'[]' if _is_list(info.annotation) else ''}"
+            found.setdefault(below, []).extend(f"{here}.{place}" for place in places)
+    return found
 
 
 def model_in(annotation: Any) -> type[SpecModel] | None:

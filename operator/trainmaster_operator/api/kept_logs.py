@@ -222,10 +222,10 @@ class StampedLine(NamedTuple):
 def stamped_line(line: str) -> StampedLine:
     """Splits a line into its time and its text."""
     end = line.find(" ", _SHORTEST, _LONGEST + 1)
-    if end < 0 or line[10] != "T" or line[4] != "-":
+    if end < 0:
         # An empty line may consist of only a time.
         end = len(line)
-        if not _SHORTEST <= end <= _LONGEST or line[10] != "T" or line[4] != "-":
-            return StampedLine(None, line)
+    if not _SHORTEST <= end <= _LONGEST or line[10] != "T" or line[4] != "-":
+        return StampedLine(None, line)
     time = to_datetime(line[:end], zoned=True)
     return StampedLine(None, line) if time is None else StampedLine(time.timestamp(), line[end + 1 :])

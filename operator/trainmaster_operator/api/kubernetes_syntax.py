@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Iterator
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 from trainmaster_operator.api.problems import Problem
@@ -52,8 +53,7 @@ def check_annotations(path: str, given: Any) -> Iterator[Problem]:
     """Yields problems with the keys of annotations."""
     for key, value in mapping(given).items():
         # The API server checks the keys of annotations in lower case.
-        wrong = label_key_problem(str(key).lower())
-        if wrong is not None:
+        if (wrong := label_key_problem(str(key).lower())) is not None:
             yield Problem(keyed(path, str(key)), value, wrong)
 
 
@@ -109,20 +109,15 @@ def quantity_problem(value: Any) -> str | None:
     return f"{show(value)} is not a quantity; {remedy}"
 
 
-def dns_label_problem(value: str) -> str | None:
-    """Returns the problem of a container's or volume's name."""
-    return _name_problem(value, DNS_LABEL_PATTERN, _MOST_NAME)
-
-
-def subdomain_problem(value: str) -> str | None:
-    """Returns the problem of an object's name."""
-    return _name_problem(value, SUBDOMAIN_PATTERN, _MOST_DOMAIN)
-
-
 def _name_problem(value: str, pattern: str, most: int) -> str | None:
     if not fits(pattern, value):
         return unfit(value, pattern)
     return f"{show(value)} has {len(value)} characters; use at most {most}" if len(value) > most else None
+
+
+# The problem of a container's or volume's name, and of an object's name.
+dns_label_problem = partial(_name_problem, pattern=DNS_LABEL_PATTERN, most=_MOST_NAME)
+subdomain_problem = partial(_name_problem, pattern=SUBDOMAIN_PATTERN, most=_MOST_DOMAIN)
 
 
 def port_name_problem(value: str) -> str | None:

@@ -95,9 +95,7 @@ def _written(path: str, place: tuple[Any, ...], most: int = MAX_NESTING + 1) -> 
     while place:
         place, part = place
         parts.append(part)
-    names = (f"[{part}]" if isinstance(part, int) else f".{_short(part)}" for part in reversed(parts[-most:]))
-    return path + "".join(names)
-
-
-def _short(name: Any) -> str:
-    return name if isinstance(name, str) and len(name) <= 80 else show(name)
+    for part in reversed(parts[-most:]):
+        is_short = isinstance(part, str) and len(part) <= 80
+        path += f"[{part}]" if isinstance(part, int) else f".{part if is_short else show(part)}"
+    return path

@@ -5,8 +5,8 @@ The command line, environment variables and tables in docs/ are generated from t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import Field, dataclass
+from collections.abc import Callable
+from dataclasses import Field, dataclass, fields, replace
 from typing import Any, Literal
 
 LogFormat = Literal["json", "text"]
@@ -23,7 +23,7 @@ class Option:
 
     # A sentence with the unit, for --help and the docs.
     help: str
-    # The option's name if it differs from the field's name, such as the singular for a repeatable option.
+    # The option's name without its dashes. By default it is the field's name.
     name: str = ""
     short: str = ""
     # The variable's name without `TRAINMASTER_`. If empty, it is derived from the option's name.
@@ -40,29 +40,19 @@ class Option:
     # Whether the option is only for benchmarks and tests. If so, it has no variable and --help doesn't show it.
     hidden: bool = False
 
-
-OPTION = "option"
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """Returns the option's environment variables, in order of precedence."""
+        first = self.variable or self.name.replace("-", "_").upper()
+        return () if self.hidden else (f"TRAINMASTER_{first}", *self.more_variables)
 
 
 def option(help: str, **how: Any) -> dict[str, Option]:
     """Returns the metadata of a dataclass field that is an option."""
-    return {OPTION: Option(help, **how)}
+    return {"option": Option(help, **how)}
 
 
-def option_of(metadata: Mapping[str, Any]) -> Option | None:
-    """Returns the option in a field's metadata, or None."""
-    found = metadata.get(OPTION)
-    return found if isinstance(found, Option) else None
-
-
-def option_name(setting: Field[Any], option: Option) -> str:
-    """Returns the option's name, without its dashes."""
-    return option.name or setting.name.replace("_", "-")
-
-
-def variables(setting: Field[Any], option: Option) -> tuple[str, ...]:
-    """Returns an option's environment variables, in order of precedence."""
-    if option.hidden:
-        return ()
-    first = option.variable or option_name(setting, option).replace("-", "_").upper()
-    return (f"TRAINMASTER_{first}", *option.more_variables)
+def options_of(settings: type) -> list[tuple[Field[Any], Option]]:
+    """Returns the fields of a dataclass that are options, and their options with names."""
+    declared = [(field, field.metadata["option"]) for field in fields(settings) if "option" in field.metadata]
+    return [(field, replace(found, name=found.name or field.name.replace("_", "-"))) for field, found in declared]

@@ -11,19 +11,19 @@ server sets are allowed, because `kubectl get -o yaml` prints them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, StrictBool, StrictInt, StringConstraints, ValidationError
 from pydantic_core import PydanticCustomError
 
-from trainmaster_operator.api.command_words import check_words
 from trainmaster_operator.api.field_messages import problems_of, unknown_field
 from trainmaster_operator.api.kubernetes_syntax import check_annotations, check_labels, label_key_problem, quantity
 from trainmaster_operator.api.limits import check_size
 from trainmaster_operator.api.pod_template import check_pod_template
-from trainmaster_operator.api.problems import InvalidJob, Problem
+from trainmaster_operator.api.problems import Problem, typographic_quotes
 from trainmaster_operator.api.rules import check_rules
 from trainmaster_operator.api.times import to_datetime
 from trainmaster_operator.api.training_schema import check_training
@@ -31,12 +31,34 @@ from trainmaster_operator.api.v1alpha1 import API_VERSION, CPU, KIND, JobSpec, S
 from trainmaster_operator.api.values import DNS_LABEL_PATTERN, SUBDOMAIN_PATTERN, fits, show, unfit
 from trainmaster_operator.wire.values import mapping
 
-__all__ = ["InvalidJob", "ParsedJob", "Problem", "parse_job", "parse_spec"]
-
 # The API server shortens generateName and appends a random suffix of this length (apiserver/pkg/storage/names).
 _GENERATED_SUFFIX = "xxxxx"
 _GENERATED_BASE = 58
 _TOP_LEVEL = ("apiVersion", "kind", "metadata", "spec", "status")
+
+
+class InvalidJob(ValueError):
+    """The job can't run. `problems` lists all mistakes in the order of the spec's fields.
+
+    If each field is valid by itself, `spec` is set, so that a job accepted before a check was added keeps running.
+    """
+
+    def __init__(self, problems: Sequence[Problem], spec: JobSpec | None = None) -> None:
+        super().__init__("; ".join(str(problem) for problem in problems))
+        self.problems = tuple(problems)
+        self.spec = spec
+
+    def shortened(self, characters: int) -> str:
+        """Returns as many complete sentences as fit, and the number of sentences that were left out."""
+        shown = ""
+        for position, problem in enumerate(self.problems):
+            left = len(self.problems) - position - 1
+            longer = f"{shown}; {problem}" if shown else str(problem)
+            more = f"; and {left} more" if left else ""
+            if shown and len(longer) + len(more) > characters:
+                return f"{shown}; and {left + 1} more"
+            shown = longer
+        return shown[:characters]
 
 
 @dataclass(frozen=True)
@@ -85,11 +107,8 @@ def parse_spec(raw_spec: Any, name: str) -> JobSpec:
         spec = JobSpec.model_validate(raw_spec, by_alias=True, by_name=False)
     except ValidationError as error:
         raise InvalidJob(problems_of(error, JobSpec, "spec")) from error
-    problems = [*check_rules(name, spec), *_check_cpu(spec)]
-    if spec.pod_template is not None:
-        problems.extend(check_pod_template(spec.pod_template, spec))
-    problems.extend(check_words(spec))
-    problems.extend(check_training(spec))
+    problems = [*check_rules(name, spec), *_check_cpu(spec), *check_pod_template(spec)]
+    problems += [*_check_words(spec), *check_training(spec)]
     if problems:
         raise InvalidJob(problems, spec)
     return spec
@@ -125,7 +144,6 @@ def _check_top_level(raw: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 MAX_ANNOTATION_BYTES = 256 * 1024
-_MAX_NAMESPACE = 63
 
 _TextMap = dict[str, str | None]
 
@@ -191,8 +209,8 @@ def _check_values(metadata: ObjectMeta) -> Iterator[Problem]:
     beginning = metadata.generate_name.removesuffix("-") or metadata.generate_name
     if beginning and not fits(SUBDOMAIN_PATTERN, beginning):
         yield Problem("metadata.generateName", beginning, unfit(metadata.generate_name, SUBDOMAIN_PATTERN))
-    if len(metadata.namespace) > _MAX_NAMESPACE:
-        message = f"{show(metadata.namespace)} is too long; use at most {_MAX_NAMESPACE} characters"
+    if len(metadata.namespace) > 63:
+        message = f"{show(metadata.namespace)} is too long; use at most 63 characters"
         yield Problem("metadata.namespace", metadata.namespace, message)
     elif metadata.namespace and not fits(DNS_LABEL_PATTERN, metadata.namespace):
         yield Problem("metadata.namespace", metadata.namespace, unfit(metadata.namespace, DNS_LABEL_PATTERN))
@@ -206,3 +224,58 @@ def _check_values(metadata: ObjectMeta) -> Iterator[Problem]:
     for position, finalizer in enumerate(metadata.finalizers):
         if (wrong := label_key_problem(finalizer)) is not None:
             yield Problem(f"metadata.finalizers[{position}]", finalizer, wrong)
+
+
+# If such a name is followed by a space, the text is a command line. Paths of other programs may contain a space.
+_PROGRAM = re.compile(r"(?:\S*/)?(?:python[0-9.]*|bash|sh|torchrun|accelerate|deepspeed|uv|env|conda|nohup|srun)")
+# Hyphens, dashes and the minus sign, except ASCII's hyphen.
+_DASHES = "\u2010-\u2015\u2212\ufe58\ufe63\uff0d"
+_DASHED = re.compile(rf"[-{_DASHES}]*[{_DASHES}][-{_DASHES}]*[A-Za-z]")
+_QUOTED_OPTION = re.compile(rf"[\u201c-\u201f\u2018-\u201a\xab\xbb][-{_DASHES}]+[A-Za-z]\S*")
+_SPACES = {"\u00a0": "a no-break space", "\u3000": "a wide space", "\u200b": "a zero-width space", "\ufeff": "a mark"}
+
+
+def _check_words(spec: JobSpec) -> Iterator[Problem]:
+    """Yields problems with words of command and args that word processors or chats have damaged.
+
+    A program accepts any text as an argument, so only obvious mistakes are refused: a complete command line in place of
+    the program's name, and options that begin with another dash instead of a hyphen.
+    """
+    command = spec.command or []
+    for position, word in enumerate(command):
+        # A text of several words may contain such quotes on purpose.
+        message = _misread(word) if re.search(r"\s", word) else typographic_quotes(word) or _misread(word)
+        if message is None and position == 0:
+            message = _no_program(word)
+        if message is not None:
+            yield Problem(f"spec.command[{position}]", word, message)
+    for position, word in enumerate(spec.args):
+        if (message := _misread(word)) is not None:
+            yield Problem(f"spec.args[{position}]", word, message)
+
+
+def _no_program(word: str) -> str | None:
+    if not word.strip():
+        return f"{show(word)} is not a program; use one, such as python"
+    first, *rest = word.split()
+    if rest and _PROGRAM.fullmatch(first):
+        return f"{show(word)} is a whole command line in one word; write each word as an item, such as {_items(word)}"
+    return None
+
+
+def _items(line: str) -> str:
+    words = line.split()
+    more = ", ..." if len(words) > 3 else ""
+    return f"[{', '.join(words[:3])}{more}]"[:100]
+
+
+def _misread(word: str) -> str | None:
+    """Returns the problem with an option that begins with a wrong dash or contains a wrong space, or None."""
+    if _QUOTED_OPTION.fullmatch(word):
+        return typographic_quotes(word)
+    if _DASHED.match(word):
+        return f"{show(word)} begins with a dash that is not a hyphen; write - or -- instead"
+    found = next((space for space in _SPACES if space in word.partition("=")[0]), None)
+    if found is not None and word.startswith("-"):
+        return f"{show(word)} has {_SPACES[found]} (U+{ord(found):04X}) in an option's name; remove it"
+    return None

@@ -65,16 +65,13 @@ REFUSED_WORKER_FIELDS = {
     "terminationMessagePath": "the agent reports there; remove it",
     "terminationMessagePolicy": "the agent reports there; remove it",
 }
-_LISTS = ("containers", "initContainers", "volumes")
-_WORKER_LISTS = ("env", "ports", "volumeMounts")
-# A probe has at most one handler.
-_OTHER_HANDLERS = ("exec", "tcpSocket", "grpc")
 
 
-def check_pod_template(template: PodTemplate, spec: JobSpec) -> Iterator[Problem]:
+def check_pod_template(spec: JobSpec) -> Iterator[Problem]:
     """Yields the first problem with each field of a spec's podTemplate, and at most MAX_POD_PROBLEMS problems."""
     fields: list[str] = []
-    for problem in islice(_check(template, spec), MAX_POD_PROBLEMS):
+    found = _check(spec.pod_template, spec) if spec.pod_template is not None else ()
+    for problem in islice(found, MAX_POD_PROBLEMS):
         if not any(f"{problem.field}.".startswith((f"{field}.", f"{field}[")) for field in fields):
             fields.append(problem.field)
             yield problem
@@ -111,7 +108,7 @@ def _check_pod(path: str, pod: Mapping[str, Any], devices: frozenset[str]) -> It
     if "terminationGracePeriodSeconds" in pod and (type(grace) is not int or not 1 <= grace <= 86_400):
         wrong = f"{show(grace)} is not a whole number of seconds from 1 to 86400; ranks save a checkpoint in that time"
         yield Problem(f"{path}.terminationGracePeriodSeconds", grace, wrong)
-    for field in _LISTS:
+    for field in ("containers", "initContainers", "volumes"):
         yield from _check_list(f"{path}.{field}", pod.get(field, []))
     if "containers" in pod and pod["containers"] is None:
         yield Problem(f"{path}.containers", None, "null would delete the worker; remove it")
@@ -132,7 +129,7 @@ def _check_pod(path: str, pod: Mapping[str, Any], devices: frozenset[str]) -> It
 def _check_worker(path: str, worker: Mapping[str, Any], devices: frozenset[str]) -> Iterator[Problem]:
     yield from _dropping(path, worker, "the worker")
     yield from _refused(path, worker, REFUSED_WORKER_FIELDS)
-    for field in _WORKER_LISTS:
+    for field in ("env", "ports", "volumeMounts"):
         if field in worker and worker[field] is None:
             yield Problem(f"{path}.{field}", None, "null would delete what the agent needs; remove it")
         yield from _check_list(f"{path}.{field}", worker.get(field))
@@ -147,7 +144,7 @@ def _check_worker(path: str, worker: Mapping[str, Any], devices: frozenset[str])
             yield Problem(f"{path}.volumeMounts[{position}].mountPath", mount_path, message)
     probe = worker.get("livenessProbe")
     if isinstance(probe, Mapping) and DIRECTIVE not in probe and probe.get("httpGet", probe) is not None:
-        for handler in _OTHER_HANDLERS:
+        for handler in ("exec", "tcpSocket", "grpc"):
             if probe.get(handler) is not None:
                 message = "the agent's own probe has httpGet, and a probe has one handler; add httpGet: null"
                 yield Problem(f"{path}.livenessProbe.{handler}", probe[handler], message)

@@ -10,13 +10,10 @@ import difflib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainmaster_operator.api.printable import one_line
 from trainmaster_operator.api.values import number, show
-
-if TYPE_CHECKING:
-    from trainmaster_operator.api.v1alpha1 import JobSpec
 
 
 @dataclass(frozen=True)
@@ -32,37 +29,11 @@ class Problem:
         return one_line(f"{self.field}: {self.message}")
 
 
-class InvalidJob(ValueError):
-    """The job can't run. `problems` lists all mistakes in the order of the spec's fields.
-
-    If each field is valid by itself, `spec` is set, so that a job accepted before a check was added keeps running.
-    """
-
-    def __init__(self, problems: Sequence[Problem], spec: JobSpec | None = None) -> None:
-        super().__init__("; ".join(str(problem) for problem in problems))
-        self.problems = tuple(problems)
-        self.spec = spec
-
-    def shortened(self, characters: int) -> str:
-        """Returns as many complete sentences as fit, and the number of sentences that were left out."""
-        shown = ""
-        for position, problem in enumerate(self.problems):
-            left = len(self.problems) - position - 1
-            longer = f"{shown}; {problem}" if shown else str(problem)
-            more = f"; and {left} more" if left else ""
-            if shown and len(longer) + len(more) > characters:
-                return f"{shown}; and {left + 1} more"
-            shown = longer
-        return shown[:characters]
-
-
 # Similarity (difflib's ratio) from which a known name was probably meant, and from which it was surely meant.
 SIMILAR = 0.7
 VERY_SIMILAR = 0.85
 # Longer names are cut before the comparison. No known name is longer, and the time grows with the square of the length.
 _LONGEST = 100
-# Minimum length of a beginning. A shorter one matches by chance.
-_SHORTEST_BEGINNING = 3
 
 
 def plain(name: str) -> str:
@@ -92,28 +63,20 @@ def only_longer(name: str, known: Iterable[str]) -> str | None:
     """Returns the known name if exactly one begins with `name`, such as OOMKilled for OOM."""
     given = plain(name)
     longer = [each for each in known if plain(each).startswith(given)]
-    return longer[0] if len(longer) == 1 and len(given) >= _SHORTEST_BEGINNING else None
+    # A shorter beginning matches by chance.
+    return longer[0] if len(longer) == 1 and len(given) >= 3 else None
 
 
-# The expected kind of value, by the type of pydantic's error.
-_WANTED = {
-    **dict.fromkeys(("int_type", "int_from_float"), "a whole number"),
-    "float_type": "a number",
-    "finite_number": "a finite number",
-    "string_type": "text",
-    "bool_type": "true or false",
-    "list_type": "a list",
-    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "a mapping"),
-}
-# The remedy for an unrecognised value.
+# The expected kind of value and the general remedy, by the type of pydantic's error.
 EXPECTED = {
-    "int_type": "a whole number; write it without quotes and without a fraction",
-    "int_from_float": "a whole number; write it without a fraction",
-    "float_type": "a number; write it without quotes",
-    "string_type": "text; write it in quotes",
-    "bool_type": "true or false; write one of them without quotes",
-    "list_type": "a list; write its items in brackets or one a line after '-'",
-    "dict_type": "a mapping; give its fields",
+    "int_type": ("a whole number", "write it without quotes and without a fraction"),
+    "int_from_float": ("a whole number", "write it without a fraction"),
+    "float_type": ("a number", "write it without quotes"),
+    "finite_number": ("a finite number", "use one"),
+    "string_type": ("text", "write it in quotes"),
+    "bool_type": ("true or false", "write one of them without quotes"),
+    "list_type": ("a list", "write its items in brackets or one a line after '-'"),
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), ("a mapping", "give its fields")),
 }
 _PLACEHOLDER = re.compile(
     r"\$\{.*\}|\$[A-Za-z_]+|<.*>|\{\{.*\}\}|%\w+%|TODO|FIXME|TBD|CHANGEME|\.\.\.|…", re.IGNORECASE
@@ -122,12 +85,6 @@ _TYPOGRAPHIC = re.compile("[\u201c\u201d\u201e\u201f\u2018\u2019\u201a\xab\xbb]"
 _INTEGER = re.compile(r"[-+]?[0-9]+")
 _NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+(?:\.\d+)?)(?:s(?:ec)?)?)?", re.IGNORECASE)
-_DURATION_UNITS = (86_400, 3_600, 60, 1)
-_LONGEST_DURATION = 20
-# Maximum characters of a value in a remedy.
-_LONGEST_VALUE = 40
-# Maximum number of fields in a remedy.
-_MOST_FIELDS = 3
 
 
 def wrong_type(kind: str, value: Any, field: str = "", fields: Sequence[str] = (), *, remedy: str = "") -> str | None:
@@ -135,14 +92,14 @@ def wrong_type(kind: str, value: Any, field: str = "", fields: Sequence[str] = (
 
     `field` is the field's name, and `fields` are the fields of the expected mapping. `remedy` replaces the general one.
     """
-    wanted = _WANTED.get(kind)
-    if wanted is None:
+    if kind not in EXPECTED:
         return None
+    wanted, general = EXPECTED[kind]
     if isinstance(value, str) and _PLACEHOLDER.fullmatch(value.strip()):
         return f"{show(value)} is a placeholder; put {wanted} there"
     if kind in ("int_type", "float_type") and "Seconds" in field and isinstance(value, str):
         return f"{show(value)} is not a number; give seconds as a number, such as {number(_seconds(value) or 5)}"
-    return f"{show(value)} is not {wanted}; {remedy or _remedy(kind, value, fields)}"
+    return f"{show(value)} is not {wanted}; {remedy or _remedy(kind, value, fields) or general}"
 
 
 def typographic_quotes(value: Any) -> str | None:
@@ -152,35 +109,31 @@ def typographic_quotes(value: Any) -> str | None:
     return f"{show(value)} has typographic quotes, which YAML takes as text; write ' or \" instead"
 
 
-def _remedy(kind: str, value: Any, fields: Sequence[str]) -> str:
+def _remedy(kind: str, value: Any, fields: Sequence[str]) -> str | None:
+    """Returns the remedy for a value of this kind, or None if the general remedy fits."""
     match kind:
-        case "int_type" | "int_from_float":
-            if isinstance(value, float):
-                return "write it without a fraction"
-            is_quoted = isinstance(value, str) and _INTEGER.fullmatch(value)
-            return "write it without quotes" if is_quoted else "use one, such as 2"
-        case "float_type":
-            is_quoted = isinstance(value, str) and _NUMBER.fullmatch(value)
-            return "write it without quotes" if is_quoted else "use one, such as 0.5"
-        case "finite_number":
-            return "use one"
-        case "string_type":
-            return "give one text" if isinstance(value, list | dict) or value is None else "write it in quotes"
-        case "bool_type":
-            return "write one of them without quotes" if isinstance(value, str) else "use one of them"
-        case "list_type":
-            return "write its items in brackets or one a line after '-'"
+        case "int_type" if isinstance(value, float):
+            return "write it without a fraction"
+        case "int_type" | "float_type":
+            digits, example = (_INTEGER, 2) if kind == "int_type" else (_NUMBER, 0.5)
+            is_quoted = isinstance(value, str) and digits.fullmatch(value)
+            return "write it without quotes" if is_quoted else f"use one, such as {example}"
+        case "string_type" if isinstance(value, list | dict) or value is None:
+            return "give one text"
+        case "bool_type" if not isinstance(value, str):
+            return "use one of them"
+    if EXPECTED[kind][0] != "a mapping":
+        return None
     if isinstance(value, str) and re.fullmatch(r"[A-Za-z]+:\S*", value):
         return "write a space after ':'"
-    if isinstance(value, str) and len(fields) == 1 and len(value) < _LONGEST_VALUE:
+    if isinstance(value, str) and len(fields) == 1 and len(value) < 40:
         return f"write {{{fields[0]}: {value}}}"
-    named = list(fields[:_MOST_FIELDS])
-    return f"give its fields, such as {' and '.join(named)}" if named else "give its fields"
+    return f"give its fields, such as {' and '.join(fields[:3])}" if fields else None
 
 
 def _seconds(text: str) -> float | None:
     """Returns the seconds of a duration such as 300, 5s or 1h30m."""
-    parts = _DURATION.fullmatch(text.replace(" ", "")) if len(text) < _LONGEST_DURATION else None
+    parts = _DURATION.fullmatch(text.replace(" ", "")) if len(text) < 20 else None
     if parts is None:
         return None
-    return sum(float(part) * unit for part, unit in zip(parts.groups(), _DURATION_UNITS, strict=True) if part)
+    return sum(float(part) * unit for part, unit in zip(parts.groups(), (86_400, 3_600, 60, 1), strict=True) if part)

@@ -72,7 +72,7 @@ _ALL = (
     ),
     Reason(
         "Stopped",
-        "The ranks were stopped from outside (exit code 143), although no pod was removed.",
+        "Ranks were stopped from outside (exit code 143); no pod was removed.",
         "Restart",
         Strength.PEER,
     ),
@@ -82,7 +82,7 @@ _ALL = (
     Reason("NodeLost", "A worker's node was lost, shut down or tainted.", "Ignore", Strength.DISRUPTION),
     Reason(
         "LimitExceeded",
-        "The kubelet evicted a pod for using more local storage than its limit.",
+        "The kubelet evicted a pod over its local storage limit.",
         "Restart",
         Strength.KILLED,
     ),

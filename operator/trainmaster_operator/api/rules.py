@@ -1,8 +1,7 @@
 """Defines the rules between fields, each in Python (`holds`) and in CEL (`cel`), with one message for both.
 
 A rule belongs to a model, as an `x-kubernetes-validations` entry belongs to a schema. The input of `holds` is the
-parsed model, and the input of `cel` is the corresponding value as `self`. `shown` reads the values for the message in
-both languages.
+parsed model, and the input of `cel` is the corresponding value as `self`. The message shows fields of the model.
 
 The API server estimates a rule's cost from the schema (k8s.io/apiserver/pkg/apis/cel: at most 10,000,000 per rule). So
 the schema limits the length of lists and strings that rules read, and no rule compares the items of a list with each
@@ -17,7 +16,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from pydantic import BaseModel
 from pydantic.alias_generators import to_snake
@@ -47,21 +46,6 @@ from trainmaster_operator.api.values import IMAGE_PATTERN, JOB_NAME_PATTERN, MAX
 from trainmaster_operator.wire.limits import MAX_WORKERS
 
 
-class Shown(NamedTuple):
-    """Shown is a value in a message, as a CEL expression of type string or int and as a function of the model."""
-
-    cel: str
-    get: Callable[[Any], Any]
-
-
-def _fields(**paths: str) -> dict[str, Shown]:
-    """Returns fields of the model for display in a message, by their names there."""
-    return {
-        name: Shown(f"self.{path}", attrgetter(".".join(map(to_snake, path.split(".")))))
-        for name, path in paths.items()
-    }
-
-
 @dataclass(frozen=True)
 class Rule:
     """Rule is a condition that one model must meet."""
@@ -71,9 +55,10 @@ class Rule:
     field: str
     cel: str
     holds: Callable[[Any], bool]
-    # One sentence, in which {name} refers to a value of `shown`.
+    # One sentence, in which {path} refers to a field of the model, or to a value of `shown`.
     message: str
-    shown: Mapping[str, Shown] = dataclasses.field(default_factory=dict)
+    # Other values in the message, as CEL expressions of type string or int and as functions of the model.
+    shown: Mapping[str, tuple[str, Callable[[Any], Any]]] = dataclasses.field(default_factory=dict)
     # The reason that the API server reports: Required if the field must be present, Forbidden if it must be absent.
     reason: Literal["FieldValueInvalid", "FieldValueRequired", "FieldValueForbidden"] = "FieldValueInvalid"
 
@@ -81,22 +66,35 @@ class Rule:
         """Returns the problem of a parsed model at a path, or None if the rule holds."""
         if self.holds(value):
             return None
-        values = {name: shown.get(value) for name, shown in self.shown.items()}
+        texts, shown = self._parts()
+        values = [get(value) for _, get in shown]
         at = f"{path}.{self.field}" if path and self.field else path or self.field
-        return Problem(at, next(iter(values.values()), None), self.message.format(**values))
+        return Problem(at, values[0] if values else None, "{}".join(texts).format(*values))
 
-    def message_expression(self) -> str:
-        """Returns the message as a CEL expression that shows values.
+    def message_expression(self) -> str | None:
+        """Returns the message as a CEL expression, or None if it shows no values.
 
         The expression uses format() instead of `+`. The API server assumes an unlimited length for string(x), the text
         of a number. Joining it with `+` exceeds the cost budget, so the CRD is refused (cel-go, checker/cost.go).
         """
-        parts = re.split(r"\{(\w+)\}", self.message)
-        text = "%s".join(part.replace("%", "%%") for part in parts[::2])
-        return f"{json.dumps(text)}.format([{', '.join(self.shown[part].cel for part in parts[1::2])}])"
+        texts, shown = self._parts()
+        text = "%s".join(text.replace("%", "%%") for text in texts)
+        return f"{json.dumps(text)}.format([{', '.join(cel for cel, _ in shown)}])" if shown else None
+
+    def _parts(self) -> tuple[list[str], list[tuple[str, Callable[[Any], Any]]]]:
+        """Returns the texts of the message, and the values between them."""
+        parts = PLACEHOLDER.split(self.message)
+        return parts[::2], [self.shown.get(name) or (f"self.{name}", _getter(name)) for name in parts[1::2]]
 
 
-def _fixed(field: str, message: str, *, optional: bool, unless: str = "") -> Rule:
+PLACEHOLDER = re.compile(r"\{([\w.]+)\}")
+
+
+def _getter(path: str) -> Callable[[Any], Any]:
+    return attrgetter(".".join(map(to_snake, path.split("."))))
+
+
+def _fixed(field: str, message: str, *, optional: bool = True, unless: str = "") -> Rule:
     """Returns a rule that makes a field of the spec immutable. Only the API server sees the old and the new value.
 
     An `optional` field can't be added or removed either. `unless` is a condition in CEL under which it may change.
@@ -130,11 +128,10 @@ _MAY_BE_ABSENT = (
 )
 TRANSITIONS: tuple[Rule, ...] = (
     *(_fixed(name, _FIXED, optional=False) for name in _ALWAYS_SET),
-    *(_fixed(name, _FIXED, optional=True) for name in _MAY_BE_ABSENT),
+    *(_fixed(name, _FIXED) for name in _MAY_BE_ABSENT),
     _fixed(
         "code",
         "can't be changed once the job exists, except for its digest; delete the job and apply it again",
-        optional=True,
         unless="(has(self.code.configMap) && has(oldSelf.code.configMap) && "
         "self.code.configMap == oldSelf.code.configMap) || "
         "(has(self.code.claim) && has(oldSelf.code.claim) && self.code.claim == oldSelf.code.claim)",
@@ -142,7 +139,6 @@ TRANSITIONS: tuple[Rule, ...] = (
     _fixed(
         "workers",
         "can't be changed, because the job isn't elastic; delete the job and apply it again with the new number",
-        optional=True,
         unless="has(self.elastic)",
     ),
     _fixed(
@@ -159,7 +155,7 @@ _SUM_OF_GROUPS = " + ".join(
     for position in range(MAX_GROUPS)
 )
 
-_NAME = {"name": Shown("self.metadata.name", lambda job: job.name)}
+_NAME = {"name": ("self.metadata.name", attrgetter("name"))}
 
 NAME_RULES: tuple[Rule, ...] = (
     Rule(
@@ -178,7 +174,7 @@ NAME_RULES: tuple[Rule, ...] = (
         holds=lambda job: len(job.name) <= MAX_SET_NAME,
         message="'{name}' has {size} characters, and the labels of its pods leave room for "
         f"{MAX_SET_NAME}; use at most {MAX_SET_NAME}",
-        shown={**_NAME, "size": Shown("size(self.metadata.name)", lambda job: len(job.name))},
+        shown={**_NAME, "size": ("size(self.metadata.name)", lambda job: len(job.name))},
     ),
     Rule(
         NamedSpec,
@@ -199,35 +195,31 @@ NAME_RULES: tuple[Rule, ...] = (
     ),
 )
 
-# Smaller values come from a wrong unit, because container runtimes refuse them and Python itself needs more.
-LEAST_MEMORY = "4Mi"
-LEAST_SHARED_MEMORY = "4Ki"
-_UNITS = "without a suffix it counts in bytes, and m is a thousandth of one: write Mi or Gi, such as 512Mi"
 
-
-def _at_least(field: str, least: str) -> str:
-    """Returns CEL that refuses a quantity below `least`. Absent and invalid quantities and 0 are accepted."""
-    bytes_ = int(quantity(least))
-    return (
-        f"!has(self.{field}) || (type(self.{field}) == int ? self.{field} <= 0 || self.{field} >= {bytes_} : "
+def _at_least(field: str, least: str, why: str) -> Rule:
+    """Returns the rule that a size isn't below `least`, which comes from a wrong unit. CEL accepts invalid sizes."""
+    bytes_, get = int(quantity(least)), _getter(field)
+    return Rule(
+        Resources,
+        field,
+        cel=f"!has(self.{field}) || (type(self.{field}) == int ? self.{field} <= 0 || self.{field} >= {bytes_} : "
         f"!isQuantity(self.{field}) || quantity(self.{field}).compareTo(quantity('0')) <= 0 || "
-        f"quantity(self.{field}).compareTo(quantity('{least}')) >= 0)"
+        f"quantity(self.{field}).compareTo(quantity('{least}')) >= 0)",
+        holds=lambda resources: not 0 < quantity(get(resources) or 0) < bytes_,
+        message=f"{{{field}}} is less than {least}, in which {why}; without a suffix it counts in bytes, and m is a "
+        "thousandth of one: write Mi or Gi, such as 512Mi",
     )
 
 
-def _is_at_least(given: int | str | None, least: str) -> bool:
-    return given is None or quantity(given) == 0 or quantity(given) >= quantity(least)
-
-
-def _excludes_groups(field: str, message: str, shown: Mapping[str, Shown] | None = None) -> Rule:
-    """Returns the rule that a job with worker groups doesn't set this field."""
+def _excludes_groups(field: str, remedy: str) -> Rule:
+    """Returns the rule that a job with worker groups doesn't set this field. The message shows a number's value."""
+    shown = f"{{{field}}} " if field in ("workers", "spares") else ""
     return Rule(
         JobSpec,
         field,
         cel=f"!(has(self.{field}) && has(self.workerGroups))",
         holds=lambda spec: spec.worker_groups is None or field not in spec.model_fields_set,
-        message=message,
-        shown=shown or {},
+        message=f"{shown}can't be combined with spec.workerGroups; {remedy}",
     )
 
 
@@ -240,17 +232,9 @@ RULES: tuple[Rule, ...] = (
         message="has no workers; set spec.workers to the number of pods, or spec.workerGroups",
         reason="FieldValueRequired",
     ),
-    _excludes_groups(
-        "workers",
-        "{workers} can't be combined with spec.workerGroups; remove spec.workers, or make it a group",
-        shown=_fields(workers="workers"),
-    ),
-    _excludes_groups("resources", "can't be combined with spec.workerGroups; move it into the groups"),
-    _excludes_groups(
-        "spares",
-        "{spares} can't be combined with spec.workerGroups; move it into the group that needs spares",
-        shown=_fields(spares="spares"),
-    ),
+    _excludes_groups("workers", "remove spec.workers, or make it a group"),
+    _excludes_groups("resources", "move it into the groups"),
+    _excludes_groups("spares", "move it into the group that needs spares"),
     Rule(
         JobSpec,
         "workerGroups",
@@ -265,7 +249,6 @@ RULES: tuple[Rule, ...] = (
         holds=lambda spec: fits(IMAGE_PATTERN, spec.image),
         message="'{image}' is not an image that can be pulled; use registry/repository:tag, without https://, spaces "
         "or capitals in the repository, such as ghcr.io/team/train:1.0",
-        shown=_fields(image="image"),
     ),
     Rule(
         JobSpec,
@@ -274,7 +257,6 @@ RULES: tuple[Rule, ...] = (
         holds=lambda spec: spec.command is not None or is_bundled(spec.image),
         message="is missing, and the image '{image}' has no program that Trainmaster knows; set it to what trains, "
         "such as [python, train.py]",
-        shown=_fields(image="image"),
         reason="FieldValueRequired",
     ),
     Rule(
@@ -328,8 +310,7 @@ RULES: tuple[Rule, ...] = (
         "hostPath",
         cel="!has(self.hostPath) || !self.hostPath.matches('(^|/)[.][.](/|$)')",
         holds=lambda volume: volume.host_path is None or ".." not in volume.host_path.split("/"),
-        message="'{path}' contains '..'; use a path without it",
-        shown=_fields(path="hostPath"),
+        message="'{hostPath}' contains '..'; use a path without it",
     ),
     Rule(
         Checkpoint,
@@ -339,7 +320,6 @@ RULES: tuple[Rule, ...] = (
             not (hides_the_image(checkpoint.path) or is_below(checkpoint.path, (*RESERVED_PATHS, *SYSTEM_PATHS)))
         ),
         message="'{path}' is where the system or Trainmaster keeps files; use another path, such as /checkpoints",
-        shown=_fields(path="path"),
     ),
     Rule(
         Code,
@@ -348,22 +328,9 @@ RULES: tuple[Rule, ...] = (
         holds=lambda code: (code.config_map is None) != (code.claim is None),
         message="names none or both of its places; give exactly one of configMap and claim",
     ),
-    Rule(
-        Resources,
-        "memory",
-        cel=_at_least("memory", LEAST_MEMORY),
-        holds=lambda resources: _is_at_least(resources.memory, LEAST_MEMORY),
-        message=f"{{memory}} is less than {LEAST_MEMORY}, in which no worker starts; {_UNITS}",
-        shown=_fields(memory="memory"),
-    ),
-    Rule(
-        Resources,
-        "sharedMemory",
-        cel=_at_least("sharedMemory", LEAST_SHARED_MEMORY),
-        holds=lambda resources: _is_at_least(resources.shared_memory, LEAST_SHARED_MEMORY),
-        message=f"{{size}} is less than {LEAST_SHARED_MEMORY}, in which nothing can be shared; {_UNITS}",
-        shown=_fields(size="sharedMemory"),
-    ),
+    # Container runtimes refuse less memory, and Python itself needs more.
+    _at_least("memory", "4Mi", "no worker starts"),
+    _at_least("sharedMemory", "4Ki", "nothing can be shared"),
     Rule(
         Resources,
         "sharedMemory",
@@ -375,16 +342,14 @@ RULES: tuple[Rule, ...] = (
             or resources.shared_memory is None
             or quantity(resources.shared_memory) <= quantity(resources.memory)
         ),
-        message="{size} is more than memory, {memory}, to which it counts; use less than that, or more memory",
-        shown=_fields(size="sharedMemory", memory="memory"),
+        message="{sharedMemory} is more than memory, {memory}, to which it counts; use less than that, or more memory",
     ),
     Rule(
         Elastic,
         "minWorkers",
         cel="self.minWorkers <= self.maxWorkers",
         holds=lambda elastic: elastic.min_workers <= elastic.max_workers,
-        message="{min} is more than maxWorkers, which is {max}; use at most {max}",
-        shown=_fields(min="minWorkers", max="maxWorkers"),
+        message="{minWorkers} is more than maxWorkers, which is {maxWorkers}; use at most {maxWorkers}",
     ),
     Rule(
         JobSpec,
@@ -397,10 +362,9 @@ RULES: tuple[Rule, ...] = (
             or spec.elastic.min_workers > spec.elastic.max_workers
             or spec.elastic.min_workers <= spec.workers <= spec.elastic.max_workers
         ),
-        message="{workers} is outside spec.elastic; use {min} to {max}",
-        shown=_fields(workers="workers", min="elastic.minWorkers", max="elastic.maxWorkers"),
+        message="{workers} is outside spec.elastic; use {elastic.minWorkers} to {elastic.maxWorkers}",
     ),
-    _excludes_groups("elastic", "can't be combined with spec.workerGroups; use spec.workers, or remove it"),
+    _excludes_groups("elastic", "use spec.workers, or remove it"),
     Rule(
         Scheduling,
         "queue",
@@ -410,7 +374,6 @@ RULES: tuple[Rule, ...] = (
             or (scheduling.gang is not None and scheduling.gang.scheduler in ("volcano", "kueue"))
         ),
         message="'{queue}' has no scheduler that knows queues; set gang.scheduler to volcano or kueue, or remove it",
-        shown=_fields(queue="queue"),
     ),
     Rule(
         Scheduling,
@@ -428,8 +391,7 @@ RULES: tuple[Rule, ...] = (
 def check_rules(name: str, spec: JobSpec) -> Iterator[Problem]:
     """Yields the problems with a spec whose fields are each valid."""
     for rule in NAME_RULES:
-        problem = rule.problem("", NamedSpec(name, spec))
-        if problem is not None:
+        if (problem := rule.problem("", NamedSpec(name, spec))) is not None:
             yield problem
     yield from _repeated_groups(spec.worker_groups or [])
     yield from _check_model("spec", spec)
@@ -437,10 +399,8 @@ def check_rules(name: str, spec: JobSpec) -> Iterator[Problem]:
 
 def _check_model(path: str, model: BaseModel) -> Iterator[Problem]:
     for rule in RULES:
-        if type(model) is rule.model:
-            problem = rule.problem(path, model)
-            if problem is not None:
-                yield problem
+        if type(model) is rule.model and (problem := rule.problem(path, model)) is not None:
+            yield problem
     for name, info in type(model).model_fields.items():
         value = getattr(model, name)
         here = f"{path}.{info.alias or name}"

@@ -37,8 +37,6 @@ SCHEMAS: Mapping[str, Any] = json.loads(Path(__file__).with_suffix(".json").read
 _MOST_PROBLEMS = 10
 # Maximum number of fields in a message.
 _FEW = 8
-# Longer regular expressions aren't compiled, because that takes time.
-_LONGEST_EXPRESSION = 1000
 _PATH = "spec.training"
 # Names that other libraries' trainers use for the outermost fields.
 ALIASES: Mapping[str, str] = {
@@ -63,12 +61,7 @@ ALIASES: Mapping[str, str] = {
 _BOUNDS = {"minimum": "ge", "exclusiveMinimum": "gt", "maximum": "le", "exclusiveMaximum": "lt"}
 _TYPES = {"integer": int, "number": float, "string": str, "boolean": bool, "object": dict, "null": None}
 # pydantic's errors for text that isn't a value of a type, with the errors for other values.
-_PARSING = {
-    "int_parsing": "int_type",
-    "int_parsing_size": "int_type",
-    "float_parsing": "float_type",
-    "bool_parsing": "bool_type",
-}
+_PARSING = {f"{kind}_parsing": f"{kind}_type" for kind in ("int", "float", "bool")} | {"int_parsing_size": "int_type"}
 
 
 def check_training(spec: JobSpec) -> Iterator[Problem]:
@@ -127,7 +120,9 @@ def _check_section(path: str, value: Any, schema: Mapping[str, Any], partial: bo
             yield from _check(f"{path}.{name}", child, fields[name], partial)
         else:
             shown = name if len(name) <= 80 else show(name)
-            near = _nearest(path, name, fields)
+            aliases = ALIASES if path == _PATH else {}
+            near = nearest(name, (*fields, *aliases))
+            near = aliases.get(near, near) if near is not None else None
             given.add(near.partition(".")[0] if near else name)
             meant = f"did you mean {near}?" if near is not None else _elsewhere(name, fields)
             yield Problem(f"{path}.{shown}", child, f"unknown field; {meant}")
@@ -143,12 +138,6 @@ def _check_section(path: str, value: Any, schema: Mapping[str, Any], partial: bo
             yield Problem(path, None, f"has neither {' nor '.join(choices)}; set one of them")
         elif exactly and len(there) > 1:
             yield Problem(path, None, f"has both {' and '.join(there)}; set one of them")
-
-
-def _nearest(path: str, name: str, fields: Mapping[str, Any]) -> str | None:
-    aliases = ALIASES if path == _PATH else {}
-    near = nearest(name, (*fields, *aliases))
-    return aliases.get(near, near) if near is not None else None
 
 
 def _elsewhere(name: str, fields: Mapping[str, Any]) -> str:
@@ -192,7 +181,8 @@ def _number(value: Any) -> Any:
 
 def _expression(text: str) -> str:
     try:
-        re.compile(text if len(text) <= _LONGEST_EXPRESSION else "")
+        # Longer regular expressions aren't compiled, because that takes time.
+        re.compile(text if len(text) <= 1000 else "")
     except (re.error, RecursionError, OverflowError):
         raise PydanticCustomError(
             "pattern", "{shown} is not a valid regular expression; correct it", {"shown": show(text)}

@@ -295,26 +295,12 @@ class CompactMapping:
         text = zlib.decompress(self._text) if self._compressed else self._text
         return cast(dict[str, Any], json.loads(text.decode("utf-8", "surrogatepass")))
 
-    def __len__(self) -> int:
-        """Returns the number of stored bytes."""
-        return len(self._text)
-
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CompactMapping) and self._text == other._text
 
-    def __hash__(self) -> int:
-        return hash(self._text)
-
-    def __repr__(self) -> str:
-        return f"<a mapping in {len(self)} bytes>"
-
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_after_validator_function(
-            cls._checked,
-            handler.generate_schema(dict[str, Any]),
-            serialization=core_schema.plain_serializer_function_ser_schema(cls.value),
-        )
+        return core_schema.no_info_after_validator_function(cls._checked, handler.generate_schema(dict[str, Any]))
 
     @classmethod
     def _checked(cls, value: dict[str, Any]) -> CompactMapping:

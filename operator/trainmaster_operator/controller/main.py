@@ -13,12 +13,12 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import Field, fields
+from dataclasses import Field
 from importlib.util import find_spec
 from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
 from trainmaster_operator import __version__
-from trainmaster_operator.api.options import InvalidSetting, Option, option_name, option_of, variables
+from trainmaster_operator.api.options import InvalidSetting, Option, options_of
 from trainmaster_operator.controller.settings import OperatorSettings
 
 _BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
@@ -64,10 +64,8 @@ def _add_run(commands: Any) -> None:
         "account, or by a kubeconfig. The exit code\nis 1 if it can't continue, for example because it lost its lease. "
         "Its Deployment then\nstarts it again.",
     )
-    for setting in fields(OperatorSettings):
-        option = option_of(setting.metadata)
-        if option is not None:
-            _add_option(parser, setting, option)
+    for setting, option in options_of(OperatorSettings):
+        _add_option(parser, setting, option)
 
     def run(given: argparse.Namespace) -> int:
         try:
@@ -80,16 +78,16 @@ def _add_run(commands: Any) -> None:
 
 def _add_option(parser: argparse.ArgumentParser, setting: Field[Any], option: Option) -> None:
     default = option.default_text or _shown(setting.default)
-    notes = [*variables(setting, option), *([f"default: {default}"] if default else [])]
+    notes = [*option.variables, *([f"default: {default}"] if default else [])]
     annotation = get_type_hints(OperatorSettings)[setting.name]
-    how: dict[str, Any] = {"metavar": "|".join(_choices(annotation)) or option_name(setting, option).upper()}
+    how: dict[str, Any] = {"metavar": "|".join(_choices(annotation)) or option.name.upper()}
     if annotation is bool:
         how = {"action": argparse.BooleanOptionalAction}
     elif get_origin(annotation) is tuple:
         how["action"] = "append"
     parser.add_argument(
         *([f"-{option.short}"] if option.short else []),
-        f"--{option_name(setting, option)}",
+        f"--{option.name}",
         dest=setting.name,
         help=argparse.SUPPRESS if option.hidden else f"{option.help} [{'; '.join(notes)}]".replace("%", "%%"),
         **how,
@@ -109,13 +107,10 @@ def _choices(annotation: Any) -> tuple[str, ...]:
 def parse_settings(given: dict[str, Any]) -> OperatorSettings:
     """Returns the settings from the given values by field, or else from the environment. Raises InvalidSetting."""
     values: dict[str, Any] = {}
-    for setting in fields(OperatorSettings):
-        option = option_of(setting.metadata)
-        if option is None:
-            continue
-        value, name = given.get(setting.name), f"--{option_name(setting, option)}"
+    for setting, option in options_of(OperatorSettings):
+        value, name = given.get(setting.name), f"--{option.name}"
         if value is None:
-            variable = next((each for each in variables(setting, option) if os.environ.get(each)), "")
+            variable = next((each for each in option.variables if os.environ.get(each)), "")
             value, name = os.environ.get(variable), f"{name} ({variable})"
         if value in (None, ""):
             continue

@@ -25,10 +25,7 @@ def one_of(names: list[str]) -> str:
 
 
 def require_address(place: str, value: Any, schemes: tuple[str, ...], remedy: str) -> None:
-    """Raises KubeconfigError unless the value is an address with one of the schemes.
-
-    The message begins with `place`.
-    """
+    """Raises KubeconfigError, which begins with `place`, unless the value is an address with one of the schemes."""
     if not value:
         raise KubeconfigError(f"{place}: is missing; give {remedy}")
     try:

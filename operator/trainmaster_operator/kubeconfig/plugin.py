@@ -73,26 +73,13 @@ class Plugin:
         environment = {}
         variables = fields.get("env") or []
         for each in variables if isinstance(variables, list) else [None]:
-            name, value = (each.get("name"), each.get("value")) if isinstance(each, dict) else (None, None)
-            if (
-                not (isinstance(name, str) and isinstance(value, str))
-                or not name
-                or "=" in name
-                or "\0" in name + value
-            ):
+            name, value = mapping(each).get("name"), mapping(each).get("value")
+            if not (isinstance(name, str) and isinstance(value, str) and name) or "=" in name or "\0" in name + value:
                 raise KubeconfigError(f"{place}.env: is no list of variables; give items with name and value")
             environment[name] = value
-        asked = fields.get("provideClusterInfo") is True
-        return cls(
-            place,
-            command,
-            tuple(arguments),
-            environment,
-            version,
-            " ".join(text(fields.get("installHint"), None).split()),
-            folder,
-            cluster if asked else None,
-        )
+        hint = " ".join(text(fields.get("installHint"), None).split())
+        given = cluster if fields.get("provideClusterInfo") is True else None
+        return cls(place, command, tuple(arguments), environment, version, hint, folder, given)
 
     def run(self) -> Credentials:
         """Runs the plugin and returns its credentials. Raises KubeconfigError."""

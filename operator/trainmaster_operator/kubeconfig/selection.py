@@ -94,7 +94,10 @@ def read_kubeconfig(
             return None
         raise KubeconfigError(f"kubeconfig {merged.source}: is empty; {HINT}")
     name, chosen = _context(merged, context)
-    chosen = _with(chosen, merged, cluster=cluster, user=user)
+    for field, wanted, known in (("cluster", cluster, merged.clusters), ("user", user, merged.users)):
+        if wanted is not None:
+            _entry(f"kubeconfig {merged.source}: --{field}", wanted, known, f"its {field}s")
+            chosen = replace(chosen, fields={**chosen.fields, field: wanted})
     server = _cluster(merged, chosen, name)
     person = _user(merged, chosen, name)
     plugin, section = None, person.fields.get("exec")
@@ -126,15 +129,6 @@ def _entry(place: str, name: object, known: Mapping[str, Entry], what: str) -> E
     if not isinstance(name, str) or name not in known:
         raise KubeconfigError(f"{place}: {shown(name)} is not among {what}: {one_of(list(known))}")
     return known[name]
-
-
-def _with(context: Entry, merged: Merged, **named: str | None) -> Entry:
-    """Returns the context with the cluster and the user that options name. Raises KubeconfigError."""
-    given = {field: name for field, name in named.items() if name is not None}
-    for field, name in given.items():
-        known = {"cluster": merged.clusters, "user": merged.users}[field]
-        _entry(f"kubeconfig {merged.source}: --{field}", name, known, f"its {field}s")
-    return replace(context, fields={**context.fields, **given})
 
 
 def _cluster(merged: Merged, context: Entry, name: str) -> Entry:
@@ -242,12 +236,9 @@ class _Loader(yaml.BaseLoader):
     """Reads text, booleans and null, and ignores all other tags."""
 
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:null", yaml.SafeLoader.yaml_implicit_resolvers["~"][0][1], ["~", "n", "N", ""]
-)
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:bool", yaml.SafeLoader.yaml_implicit_resolvers["y"][0][1], list("yYnNtTfFoO")
-)
+_RESOLVERS = yaml.SafeLoader.yaml_implicit_resolvers
+_Loader.add_implicit_resolver("tag:yaml.org,2002:null", _RESOLVERS["~"][0][1], ["~", "n", "N", ""])
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", _RESOLVERS["y"][0][1], list("yYnNtTfFoO"))
 _Loader.add_constructor("tag:yaml.org,2002:null", lambda loader, node: None)
 _Loader.add_constructor("tag:yaml.org,2002:bool", lambda loader, node: str(node.value).lower() in ("yes", "true", "on"))
 

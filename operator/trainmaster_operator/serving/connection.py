@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, cast
 
 from aiohttp import StreamReader, web
@@ -173,35 +173,29 @@ class Places:
 
     def __init__(self, most: int = MAX_CONNECTIONS, most_waiting: int = MAX_WAITING_OF_ADDRESS) -> None:
         self._most, self._most_waiting = most, most_waiting
-        self._held: dict[PeerConnection, None] = {}
-
-    def __len__(self) -> int:
-        return len(self._held)
-
-    def __iter__(self) -> Iterator[PeerConnection]:
-        return iter(list(self._held))
+        self.held: dict[PeerConnection, None] = {}
 
     def add(self, place: PeerConnection) -> None:
         """Adds a connection."""
-        self._held[place] = None
+        self.held[place] = None
 
     def discard(self, place: PeerConnection) -> None:
         """Removes a connection, if it is held."""
-        self._held.pop(place, None)
+        self.held.pop(place, None)
 
     def in_the_way(self, address: str) -> PeerConnection | None:
         """Returns the connection to close before `address` gets another connection; None if there is room."""
-        if len(self._held) >= self._most:
+        if len(self.held) >= self._most:
             return self.first_to_leave()
-        if len(self._held) < self._most_waiting:
+        if len(self.held) < self._most_waiting:
             return None
-        waiting = [place for place in self._held if place.address == address and place.is_waiting()]
+        waiting = [place for place in self.held if place.address == address and place.is_waiting()]
         if len(waiting) < self._most_waiting:
             return None
         return next((place for place in waiting if place.has_answer()), waiting[0])
 
     def first_to_leave(self) -> PeerConnection | None:
         """Returns a connection of the address with the most connections, a waiting one if possible, or None."""
-        candidates = [place for place in self._held if place.is_waiting()] or list(self._held)
+        candidates = [place for place in self.held if place.is_waiting()] or list(self.held)
         of_address = Counter(place.address for place in candidates)
         return max(candidates, key=lambda place: (of_address[place.address], place.has_answer()), default=None)

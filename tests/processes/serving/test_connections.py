@@ -70,7 +70,7 @@ async def test_a_head_that_does_not_come_is_given_up(sent: bytes, monkeypatch: p
     monkeypatch.setattr(connection, "HEAD_SECONDS", 0.1)
     async with served() as (port, places):
         assert (await answer(port, sent)).startswith(b"HTTP/1.1 408 ")
-        assert len(places) == 0
+        assert len(places.held) == 0
 
 
 async def test_an_idle_connection_is_closed() -> None:
@@ -78,7 +78,7 @@ async def test_an_idle_connection_is_closed() -> None:
         assert await answer(port, b"") == b""
         found = await answer(port, b"POST /body HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc")
         assert found.startswith(b"HTTP/1.1 200 ") and found.endswith(b"\r\n\r\n3\n")
-        assert len(places) == 0
+        assert len(places.held) == 0
 
 
 async def test_a_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,16 +103,16 @@ async def test_an_answer_that_nobody_reads_is_given_up(monkeypatch: pytest.Monke
     async with served() as (port, places):
         for request in (b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n", b"GET /large HTTP/1.0\r\n\r\n"):
             _, writer = await connected(port, request)
-            await until(lambda: len(places) == 1)
-            await until(lambda: len(places) == 0)
+            await until(lambda: len(places.held) == 1)
+            await until(lambda: len(places.held) == 0)
             writer.close()
 
 
 async def test_the_kernel_keeps_little_of_what_nobody_reads() -> None:
     async with served() as (port, places):
         _, writer = await connected(port, b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
-        await until(lambda: len(places) == 1 and not next(iter(places)).is_waiting())
-        (place,) = places
+        await until(lambda: len(places.held) == 1 and not next(iter(places.held)).is_waiting())
+        (place,) = places.held
         assert isinstance(place, connection.PeerConnection) and place.transport is not None
         sock = place.transport.get_extra_info("socket")
         for buffer in (socket.SO_RCVBUF, socket.SO_SNDBUF):
@@ -135,9 +135,9 @@ async def test_a_slow_reader_gets_all_of_its_answer(monkeypatch: pytest.MonkeyPa
 async def test_a_newcomer_gets_in_where_every_request_is_being_answered() -> None:
     async with served(most=3) as (port, places):
         held = [await connected(port, b"GET /never HTTP/1.1\r\nHost: x\r\n\r\n") for _ in range(3)]
-        await until(lambda: len(places) == 3 and not any(place.is_waiting() for place in places))
+        await until(lambda: len(places.held) == 3 and not any(place.is_waiting() for place in places.held))
         found = await answer(port, b"POST /body HTTP/1.0\r\nContent-Length: 3\r\n\r\nabc")
-        assert found.endswith(b"\r\n\r\n3\n") and len(places) == 2
+        assert found.endswith(b"\r\n\r\n3\n") and len(places.held) == 2
         assert await held[0][0].read() == b"" and not held[1][0].at_eof()
         for _, writer in held:
             writer.close()
@@ -146,7 +146,7 @@ async def test_a_newcomer_gets_in_where_every_request_is_being_answered() -> Non
 async def test_answered_half_bodies_push_nobody_out_whose_request_is_on_its_way() -> None:
     async with served(most=4) as (port, places):
         reader, writer = await connected(port, b"")
-        await until(lambda: len(places) == 1)
+        await until(lambda: len(places.held) == 1)
         half = []
         for _ in range(9):
             half.append(await connected(port, b"POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{"))
@@ -174,7 +174,7 @@ async def test_half_handshakes_have_places_too() -> None:
         authority.configure_trust(trusting)
         reader, writer = await asyncio.open_connection(HOST, port, ssl=trusting, server_hostname="localhost")
         writer.write(b"POST /body HTTP/1.0\r\nContent-Length: 3\r\n\r\nabc")
-        assert (await reader.read()).endswith(b"\r\n\r\n3\n") and len(places) <= 4
+        assert (await reader.read()).endswith(b"\r\n\r\n3\n") and len(places.held) <= 4
         writer.close()
     finally:
         await listening.close()

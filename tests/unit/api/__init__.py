@@ -2,7 +2,6 @@
 
 | module | test files |
 |---|---|
-| `command_words` | `unit/converting/test_commands`, `unit/client/code/test_scripts`, `test_command_words` |
 | `crd` | `test_crd`, `test_pod_schema`, `cluster/test_custom_resource` |
 | `evidence` | `test_hostile_messages`, `unit/cli/test_dtj_evidence`, `unit/controller/keeping/test_stacks` |
 | `field_messages` | `test_sentences`, `test_field_messages`, `test_pod_template` |
@@ -12,7 +11,7 @@
 | `limits` | `test_limits` |
 | `merge` | `test_merge` |
 | `options` | `unit/controller/test_main` |
-| `parsing` | `test_metadata`, `test_manifests`, `test_sentences`, `test_limits` |
+| `parsing` | `test_metadata`, `test_manifests`, `test_sentences`, `test_limits`, `test_command_words` |
 | `pod_schema/fields` | `test_pod_schema`, `test_drawn_pods` |
 | `pod_schema/relations` | `test_pod_schema`, `test_drawn_pods`, `mistakes/unit/test_offline` |
 | `pod_schema/resources` | `test_pod_template`, `unit/rendering/test_golden`, `test_pod_schema` |
@@ -26,7 +25,6 @@
 | `times` | `unit/reconciling/policies/test_startup`, `test_times` |
 | `training_schema` | `test_training`, `trainer/test_training_schema` |
 | `trimming` | `test_trimming`, `unit/dashboard/test_shapes` |
-| `v1alpha1/base_models` | `test_agreement`, `test_crd` |
 | `v1alpha1/names` | `test_crd`, `cluster/test_custom_resource` |
 | `v1alpha1/spec` | `test_agreement`, `test_sentences`, `test_pod_template`, `mistakes/unit/test_offline` |
 | `v1alpha1/status` | `test_hostile_messages`, `unit/reconciling/status/test_plausible_statuses` |

@@ -74,4 +74,4 @@ def test_a_connection_that_has_left_makes_room() -> None:
     found = places(held, most_waiting=9)
     found.discard(held[0])
     found.discard(held[0])
-    assert found.in_the_way("b") is None and len(found) == 5
+    assert found.in_the_way("b") is None and len(found.held) == 5

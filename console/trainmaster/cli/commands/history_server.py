@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import Field, fields
+from dataclasses import Field
 from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
@@ -12,9 +12,9 @@ import typer
 from trainmaster.cli.program import Part
 from trainmaster.cli.terminal import say
 from trainmaster.history.settings import HistorySettings
-from trainmaster_operator.api.options import InvalidSetting, Option, option_name, option_of, variables
+from trainmaster_operator.api.options import InvalidSetting, Option, options_of
 
-_OPTIONS = [(setting, option) for setting in fields(HistorySettings) if (option := option_of(setting.metadata))]
+_OPTIONS = options_of(HistorySettings)
 
 app = Part(help="Keep a history of jobs.")
 
@@ -41,7 +41,7 @@ def _parse_settings(given: Mapping[str, Any]) -> dict[str, Any]:
         try:
             values[setting.name] = option.parse(given[setting.name])
         except InvalidSetting as error:
-            raise typer.BadParameter(f"--{option_name(setting, option)}: {error}") from error
+            raise typer.BadParameter(f"--{option.name}: {error}") from error
     return values
 
 
@@ -52,8 +52,8 @@ def _parameter(setting: Field[Any], option: Option) -> inspect.Parameter:
         annotation, default = str | None, None
         help = f"{help.removesuffix('.')}; default: {option.default_text}."
     info = typer.Option(
-        f"--{option_name(setting, option)}",
-        envvar=list(variables(setting, option)) or None,
+        f"--{option.name}",
+        envvar=list(option.variables) or None,
         help=help,
         min=option.least,
         max=option.most,

@@ -14,7 +14,7 @@ from typing import Any
 
 from trainmaster.client.code.archive import IGNORE_FILES, Archive
 from trainmaster.client.errors import InvalidRequest
-from trainmaster_operator.api.command_words import FLAGS, VALUES, option_of
+from trainmaster.converting.commands import FLAGS, VALUES, option_of
 from trainmaster_operator.wire.names import is_python
 
 # Options of https://docs.python.org/3/using/cmdline.html. With -c and -m, there is no script.

@@ -22,8 +22,6 @@ from trainmaster_operator.api.values import show
 POD = "spec.podTemplate.spec"
 # Maximum number of unknown names that are compared with known ones (0.1 ms each). The API server checks the others.
 _MOST_UNKNOWN = 50
-# Maximum number of places in a message.
-_MOST_PLACES = 3
 # Maximum number of a command's items in a message.
 _MOST_WORDS = 8
 
@@ -163,15 +161,14 @@ class _Walk:
             if kind.keys and is_mapping and DIRECTIVE not in item:
                 identity = tuple(str(item.get(key, KEY_DEFAULTS.get(key))) for key in kind.keys)
                 if identity in seen and item.get(kind.keys[0]) is not None:
-                    yield Problem(f"{here}.{kind.keys[0]}", item[kind.keys[0]], _TWICE.format(show(item[kind.keys[0]])))
+                    again = item[kind.keys[0]]
+                    yield Problem(f"{here}.{kind.keys[0]}", again, f"{show(again)} is given twice; keep one")
                 seen.add(identity)
             if is_mapping and isinstance(kind.item, Struct):
                 inner = list(self.struct(kind.item, item, here, outer, alone=alone or not kind.keys))
                 meant = {problem.message for problem in inner}
                 if kind.keys and f"unknown field; {_did_you_mean(kind.keys[0])}" not in meant:
-                    message = _without_key(kind, value, position)
-                    if message is not None:
-                        yield Problem(f"{here}.{kind.keys[0]}", None, message)
+                    yield from _said(f"{here}.{kind.keys[0]}", None, _without_key(kind, value, position))
                 yield from inner
             else:
                 yield from self._any(kind.item, item, here, outer, alone=alone)
@@ -188,7 +185,8 @@ class _Walk:
         found = nearest(name, (*struct.fields, *aliases), VERY_SIMILAR)
         if found is not None:
             return _did_you_mean(aliases.get(found, found))
-        longer = only_longer(name, struct.fields) if len(name) >= _SURE_BEGINNING else None
+        # From this length on, the beginning of a known name can't be the complete name of another field.
+        longer = only_longer(name, struct.fields) if len(name) >= 7 else None
         if longer is not None:
             return _did_you_mean(longer)
         same = plain(name)
@@ -196,7 +194,7 @@ class _Walk:
             as_what = "" if plain(meant) == same else f", as {meant}"
             return f"it belongs in {POD}.containers, in the one called worker{as_what}"
         places = [each for each, kind in struct.fields.items() if _has(kind, name)]
-        if 0 < len(places) <= _MOST_PLACES:
+        if 0 < len(places) <= 3:
             return f"it belongs in {' or '.join(places)}"
         if struct.name in _OTHER_CONTEXT:
             other, place = _OTHER_CONTEXT[struct.name]
@@ -210,8 +208,6 @@ class _Walk:
         return None
 
 
-# From this length on, the beginning of a known name can't be the complete name of another field.
-_SURE_BEGINNING = 7
 # The securityContext of a pod and that of a container share some fields, so a wrong field may belong to the other.
 _OTHER_CONTEXT = {
     "PodSecurityContext": ("SecurityContext", f"the securityContext of a container in {POD}.containers"),
@@ -223,7 +219,6 @@ _NOT_RENDERED: Mapping[str, frozenset[str]] = {
     "PodSpec": frozenset({"volumes", "hostAliases", "dnsConfig"}),
 }
 _RESOURCES = frozenset({"cpu", "memory", "ephemeralstorage", "gpu", "gpus"})
-_TWICE = "{} is given twice; keep one"
 
 
 def _without_key(kind: ListOf, items: list[Any], position: int) -> str | None:
@@ -234,9 +229,8 @@ def _without_key(kind: ListOf, items: list[Any], position: int) -> str | None:
         return None
     names = [str(name) for name in item]
     if len(names) == 1 and names[0] not in known and set(known) > {"name", "value"} and isinstance(item[names[0]], str):
-        return (
-            f"is missing; write {{name: {names[0]}, value: …}}" if _NAME.fullmatch(names[0]) else "is missing; set it"
-        )
+        remedy = f"write {{name: {names[0]}, value: …}}" if _NAME.fullmatch(names[0]) else "set it"
+        return f"is missing; {remedy}"
     before = items[position - 1] if position else None
     if isinstance(before, Mapping) and before.get(key) is not None and not set(before) & set(item) and known:
         return "is missing; set it, or remove the '-' if this continues the item before"
@@ -351,9 +345,7 @@ def _words(text: str) -> list[str]:
         words = shlex.split(text[:200])
     except ValueError:
         words = text[:200].split()
-    shown = [
-        word if word.replace("-", "").replace(".", "").replace("/", "").isalnum() else repr(word) for word in words
-    ]
+    shown = [word if re.sub("[-./]", "", word).isalnum() else repr(word) for word in words]
     return shown if len(shown) <= _MOST_WORDS else [*shown[:_MOST_WORDS], "…"]
 
 

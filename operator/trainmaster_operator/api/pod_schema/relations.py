@@ -23,7 +23,7 @@ from trainmaster_operator.api.kubernetes_syntax import (
 )
 from trainmaster_operator.api.merge import DIRECTIVE
 from trainmaster_operator.api.pod_schema.fields import POD, ListOf, Struct, Type, pod_types
-from trainmaster_operator.api.pod_schema.resources import Amounts, check_resources
+from trainmaster_operator.api.pod_schema.resources import STANDARD, Amounts, check_resources
 from trainmaster_operator.api.problems import VERY_SIMILAR, Problem, did_you_mean, either, nearest
 from trainmaster_operator.api.values import show
 from trainmaster_operator.wire.names import AGENT_PORT
@@ -35,7 +35,6 @@ AGENT_CONTAINER = "trainmaster-agent"
 RENDERED_VOLUMES = frozenset(
     f"trainmaster-{name}" for name in ("podinfo", "state", "agent", "tmp", "training", "shm", "checkpoint")
 )
-_AGENT_PORT_NAME = "agent"
 # Names of the training container in other APIs (PyTorchJob, TrainJob) and in examples.
 _OTHERS_WORKERS = frozenset({"main", "master", "node", "pytorch", "trainer", "training"})
 # Longer names aren't compared with "worker", because they don't resemble it and comparisons take time.
@@ -130,7 +129,7 @@ def _one_of(path: str, value: Mapping[str, Any], kind: str, names: tuple[str, ..
 
 
 def _ports(path: str, ports: Any, *, is_worker: bool) -> Iterator[Problem]:
-    names: dict[str, Any] = {_AGENT_PORT_NAME: AGENT_PORT} if is_worker else {}
+    names: dict[str, Any] = {"agent": AGENT_PORT} if is_worker else {}
     for position, port in mapping_items(ports):
         here = f"{path}[{position}]"
         name, number = port.get("name"), port.get("containerPort")
@@ -180,12 +179,10 @@ def mapping_items(value: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
         yield from ((position, item) for position, item in enumerate(value) if isinstance(item, Mapping))
 
 
-def _named(value: Any) -> list[tuple[str | None, int, Mapping[str, Any]]]:
-    found = []
+def _named(value: Any) -> Iterator[tuple[str | None, int, Mapping[str, Any]]]:
     for position, item in mapping_items(value):
         name = item.get("name")
-        found.append((name if isinstance(name, str) else None, position, item))
-    return found
+        yield name if isinstance(name, str) else None, position, item
 
 
 # Minimum and maximum of integers. In a probe, 0 selects the default.
@@ -209,7 +206,6 @@ _MODES: Mapping[str, str] = {
     **dict.fromkeys(("ConfigMapVolumeSource", "DownwardAPIVolumeSource", "ProjectedVolumeSource"), "defaultMode"),
     "SecretVolumeSource": "defaultMode",
 }
-_MOST_MODE = 0o777
 # Fields of a pod that both environment variables and files in volumes can expose.
 _FIELDS_OF_BOTH = ("metadata.name", "metadata.namespace", "metadata.uid", "metadata.labels['…']")
 _FIELDS_OF_VARIABLES = (
@@ -218,9 +214,7 @@ _FIELDS_OF_VARIABLES = (
 )
 _FIELDS_OF_FILES = (*_FIELDS_OF_BOTH, "metadata.labels", "metadata.annotations['…']", "metadata.annotations")
 _ONE_OF_A_MAPPING = re.compile(r"metadata\.(labels|annotations)\['(.*)'\]")
-_RESOURCES = tuple(
-    f"{kind}.{name}" for kind in ("limits", "requests") for name in ("cpu", "memory", "ephemeral-storage")
-)
+_RESOURCES = tuple(f"{kind}.{name}" for kind in ("limits", "requests") for name in STANDARD)
 _OF_A_REQUIREMENT = frozenset(pod_types()["NodeSelectorRequirement"].fields)
 _HUGE_PAGES = re.compile(r"(limits|requests)\.hugepages-.+")
 
@@ -245,7 +239,7 @@ def _check(kind: str, value: Mapping[str, Any], path: str) -> Iterator[Problem]:
             remedy = f"use {least} or more" if most is None else f"use {least} to {most}"
             yield Problem(f"{path}.{field}", number, f"{show(number)} is out of range; {remedy}")
     mode = value.get(_MODES.get(kind, ""))
-    if _is_integer(mode) and not 0 <= mode <= _MOST_MODE:
+    if _is_integer(mode) and not 0 <= mode <= 0o777:
         remedy = "write it in octal from 0000 to 0777, such as 0400"
         yield Problem(f"{path}.{_MODES[kind]}", mode, f"{mode} is not a file mode; {remedy}")
     for field, check in _TEXTS.get(kind, {}).items():

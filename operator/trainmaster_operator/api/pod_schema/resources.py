@@ -17,7 +17,7 @@ from trainmaster_operator.api.v1alpha1 import CPU, Accelerator, JobSpec, Resourc
 from trainmaster_operator.api.values import show
 from trainmaster_operator.wire.values import mapping
 
-_STANDARD = ("cpu", "memory", "ephemeral-storage")
+STANDARD = ("cpu", "memory", "ephemeral-storage")
 _HUGE_PAGES = "hugepages-"
 # Minimum bytes of memory. Kubernetes accepts less with a warning, but smaller amounts come from a wrong suffix.
 _LEAST_MEMORY = 1024
@@ -29,19 +29,13 @@ Amounts = Sequence[tuple[Mapping[str, str], Mapping[str, str]]]
 
 def requests_and_limits(resources: Resources) -> tuple[dict[str, str], dict[str, str]]:
     """Returns requests and limits of the worker's container, without devices."""
-    requests: dict[str, str] = {}
-    limits: dict[str, str] = {}
-    cpu = resources.cpu
-    if isinstance(cpu, CPU):
-        if cpu.request is not None:
-            requests["cpu"] = str(cpu.request)
-        if cpu.limit is not None:
-            limits["cpu"] = str(cpu.limit)
-    elif cpu is not None:
-        requests["cpu"] = limits["cpu"] = str(cpu)
-    if resources.memory is not None:
-        requests["memory"] = limits["memory"] = str(resources.memory)
-    return requests, limits
+    cpu, memory = resources.cpu, resources.memory
+    request, limit = (cpu.request, cpu.limit) if isinstance(cpu, CPU) else (cpu, cpu)
+    return _texts(cpu=request, memory=memory), _texts(cpu=limit, memory=memory)
+
+
+def _texts(**amounts: int | str | None) -> dict[str, str]:
+    return {name: str(amount) for name, amount in amounts.items() if amount is not None}
 
 
 def check_resources(path: str, given: Any, worker: Amounts) -> Iterator[Problem]:
@@ -81,8 +75,8 @@ def _compare(path: str, name: str, own: Mapping[str, Mapping[str, Any]], worker:
 
 def _wrong(name: str, value: Any) -> str | None:
     number = _number(value)
-    if "/" not in name and name not in _STANDARD and not name.startswith(_HUGE_PAGES):
-        remedy = did_you_mean(name, _STANDARD, "use cpu, memory or a device's full name, such as nvidia.com/gpu")
+    if "/" not in name and name not in STANDARD and not name.startswith(_HUGE_PAGES):
+        remedy = did_you_mean(name, STANDARD, "use cpu, memory or a device's full name, such as nvidia.com/gpu")
         return f"{show(name)} is not a resource; {remedy}"
     if number is not None and number < 0:
         return f"{show(value)} is negative; use 0 or more"

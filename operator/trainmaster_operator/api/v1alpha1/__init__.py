@@ -2,7 +2,7 @@
 
 1. `spec` is the user's request.
 2. `status` contains the operator's observations and decisions.
-3. `names` defines the group, the phases and the reasons, and `base_models` the base classes of all models.
+3. `names` defines the group, the phases and the reasons.
 
 The CRD (`api.crd`) and the reference page are generated from these models, and every reader parses with them
 (`api.parsing`). Attributes use Python's naming style. In JSON, names are in camelCase (`model_dump(by_alias=True)`).
@@ -13,7 +13,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from trainmaster_operator.api.v1alpha1.base_models import *
 from trainmaster_operator.api.v1alpha1.names import *
 from trainmaster_operator.api.v1alpha1.status import *
 

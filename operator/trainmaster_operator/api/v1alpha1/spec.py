@@ -11,20 +11,23 @@ from functools import cached_property
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
+    BaseModel,
     BeforeValidator,
+    ConfigDict,
     Discriminator,
     Field,
     StrictBool,
     StrictInt,
     Tag,
     WithJsonSchema,
+    model_validator,
 )
+from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
 from trainmaster_operator.api.limits import KIB, MAX_BYTES
 from trainmaster_operator.api.problems import either
 from trainmaster_operator.api.reasons import REASONS
-from trainmaster_operator.api.v1alpha1.base_models import SpecModel
 from trainmaster_operator.api.v1alpha1.names import DEFAULT_IMAGE, AnswerableReason
 from trainmaster_operator.api.values import (
     CORES_HINT,
@@ -60,6 +63,24 @@ from trainmaster_operator.api.values import (
     show,
 )
 from trainmaster_operator.wire.log_rules import GROUPS
+
+
+class SpecModel(BaseModel):
+    """SpecModel is frozen and camelCase in JSON. It refuses unknown fields (see `api.field_messages`)."""
+
+    # A model is built when it is first used. Commands that only read a status never need the spec's models.
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, defer_build=True
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        """Removes known fields that are null, as the API server does when it sets defaults (KEP-1523)."""
+        if not isinstance(given, dict):
+            return given
+        known = {info.alias for info in cls.model_fields.values()}
+        return {name: value for name, value in given.items() if value is not None or name not in known}
 
 
 class Backoff(SpecModel):
@@ -100,9 +121,7 @@ class FailureRule(SpecModel):
 class Hang(SpecModel):
     """Hang defines when missing progress is a hang."""
 
-    progress_seconds: PositiveSeconds = Field(
-        600, description="Seconds without a new step after which a running job counts as hung."
-    )
+    progress_seconds: PositiveSeconds = Field(600, description="Seconds without a new step until a job counts as hung.")
     first_step_seconds: PositiveSeconds = Field(
         1800, description="Seconds allowed until the first step, which includes loading and compiling."
     )
@@ -295,9 +314,7 @@ class WorkerGroup(SpecModel):
     )
     resources: Resources = Field(default_factory=Resources, description="Resources of each worker in the group.")
     accelerator: Accelerator | None = Field(None, description="Accelerator of the group. Default: the job's.")
-    node_selector: dict[str, str] | None = Field(
-        None, max_length=64, description="Node labels that the group's pods need."
-    )
+    node_selector: dict[str, str] | None = Field(None, max_length=64, description="Node labels that its pods need.")
 
 
 class Elastic(SpecModel):
@@ -331,9 +348,7 @@ class Topology(SpecModel):
         description="Node label that names the domain (topology.kubernetes.io/rack). If the operator may read nodes, "
         "workers of one domain also get neighbouring ranks.",
     )
-    mode: Literal["Pack", "Spread"] = Field(
-        "Pack", description="Pack: all workers in one domain. Spread: evenly over the domains."
-    )
+    mode: Literal["Pack", "Spread"] = Field("Pack", description="Pack: all in one domain. Spread: evenly over domains.")
     required: StrictBool = Field(
         False, description="Whether a worker waits if it can't be placed like this. false places it anywhere."
     )
@@ -368,9 +383,7 @@ class Checkpoint(SpecModel):
     """Checkpoint has the volume for checkpoints and its mount path."""
 
     volume: CheckpointVolume = Field(..., description="Exactly one of claimName, hostPath, emptyDir.")
-    path: AbsolutePath = Field(
-        "/checkpoints", description="Mount path, which workers find in TRAINMASTER_CHECKPOINT_DIR."
-    )
+    path: AbsolutePath = Field("/checkpoints", description="Mount path, also in TRAINMASTER_CHECKPOINT_DIR.")
 
 
 class PodTemplateMetadata(SpecModel):
@@ -424,9 +437,7 @@ class CodeClaim(SpecModel):
     claim_name: Subdomain = Field(
         ..., description="PersistentVolumeClaim, mounted by every worker (RWX or ROX for several nodes)."
     )
-    path: RelativePath = Field(
-        "trainmaster-code", description="Folder of the volume that has the archive as <digest>.tar.gz."
-    )
+    path: RelativePath = Field("trainmaster-code", description="Folder in the volume with the archive <digest>.tar.gz.")
 
 
 class Code(SpecModel):
@@ -458,9 +469,7 @@ class JobSpec(SpecModel):
         "stands for a variable of the container. Required unless the image is the bundled one, which trains by "
         "`training`.",
     )
-    args: list[Argument] = Field(
-        default_factory=list, max_length=1024, description="Arguments that follow the command."
-    )
+    args: list[Argument] = Field(default_factory=list, max_length=1024, description="Arguments after the command.")
     code: Code | None = Field(None, description="Code that isn't in the image. The ranks start in its folder.")
     training: CompactMapping | None = Field(
         None,
@@ -480,9 +489,7 @@ class JobSpec(SpecModel):
         description="torchrun starts processesPerWorker ranks in each worker. exec starts the command once, with the "
         "environment variables of the ranks.",
     )
-    warm_start: WarmStart = Field(
-        default_factory=WarmStart, description="Starts ranks within a tenth of a second after a fault."
-    )
+    warm_start: WarmStart = Field(default_factory=WarmStart, description="Starts ranks within 0.1 s after a fault.")
     backend: Backend = Field(
         "auto",
         description="Backend of torch.distributed (nccl, gloo, hccl, xccl, ...). auto chooses it by the accelerator.",
@@ -506,9 +513,7 @@ class JobSpec(SpecModel):
         description="Ranks in each worker. auto is the number of accelerators, at least 1; with launcher exec it is 1.",
     )
     resources: Resources = Field(default_factory=Resources, description="Resources of each worker.")
-    accelerator: Accelerator = Field(
-        default_factory=Accelerator, description="Kind of accelerator that resources.gpus counts."
-    )
+    accelerator: Accelerator = Field(default_factory=Accelerator, description="Accelerator that resources.gpus counts.")
     interconnect: Interconnect = Field(default_factory=Interconnect, description="Network of the collectives.")
     elastic: Elastic | None = Field(None, description="Range of the number of workers, if it may change.")
     failure_policy: FailurePolicy = Field(default_factory=FailurePolicy, description="What to do about failures.")
@@ -522,9 +527,7 @@ class JobSpec(SpecModel):
         "AllWorkers",
         description="When the job has succeeded: after all workers exited with 0, or the worker with rank 0 did.",
     )
-    scheduling: Scheduling = Field(
-        default_factory=Scheduling, description="Gang, queue, priority and topology of the pods."
-    )
+    scheduling: Scheduling = Field(default_factory=Scheduling, description="Gang, queue, priority and topology.")
     checkpoint: Checkpoint | None = Field(None, description="Volume for checkpoints.")
     security_context: SecurityContext | None = Field(
         None,

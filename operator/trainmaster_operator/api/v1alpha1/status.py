@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
 
-from trainmaster_operator.api.v1alpha1.base_models import StatusModel
 from trainmaster_operator.api.v1alpha1.names import Phase
+
+
+class StatusModel(BaseModel):
+    """StatusModel is frozen and camelCase in JSON. It ignores unknown fields, which a newer operator may write."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True, defer_build=True
+    )
 
 
 class Condition(StatusModel):
@@ -51,9 +59,7 @@ class TimeSpent(StatusModel):
         "attempt if the script reports no steps.",
     )
     rendezvous: float | None = Field(None, description="From the containers' start until all ranks were up.")
-    restart: float | None = Field(
-        None, description="From a failure to the next attempt: back-off, and waiting for lost pods."
-    )
+    restart: float | None = Field(None, description="From a failure to the next attempt: back-off, wait for lost pods.")
     pull: float | None = Field(
         None, description="From the assignment of nodes to running containers: images, volumes, init containers."
     )
@@ -116,9 +122,7 @@ class RecoveryTimes(StatusModel):
         description="Steps to repeat until the first new one. If the script doesn't report startStep, they are counted "
         "from its first reported step.",
     )
-    detected: float | None = Field(
-        None, description="Until the fault was detected: for a hang, since the last progress."
-    )
+    detected: float | None = Field(None, description="Until its detection: for a hang, since the last progress.")
     assigned: float | None = Field(None, description="Until the workers had been assigned the next attempt.")
     stopped: float | None = Field(None, description="Until the ranks of the failed attempt had stopped.")
     launched: float | None = Field(None, description="Until the ranks of the next attempt had been started.")
@@ -146,14 +150,10 @@ class Failure(StatusModel):
     provisional: bool | None = Field(
         None, description="true while the operator waits briefly for a better cause before it ends the job."
     )
-    not_continued: str | None = Field(
-        None, description="Why the remaining ranks couldn't continue, if some of them support that."
-    )
+    not_continued: str | None = Field(None, description="Why the other ranks couldn't continue, if some support it.")
     failed_at: str = Field(..., description="When the attempt failed.")
     step: int | None = Field(None, description="Furthest step of any attempt until then.")
-    recovery: RecoveryTimes | None = Field(
-        None, description="How long it took until the end of the next attempt's first step."
-    )
+    recovery: RecoveryTimes | None = Field(None, description="Time until the end of the next attempt's first step.")
 
 
 class StacksRequest(StatusModel):
@@ -213,15 +213,11 @@ class JobStatus(StatusModel):
         description="true while the job waits without pods because not all of them found a node. It waits until "
         "nextAttemptTime.",
     )
-    scheduling_backoffs: int = Field(
-        0, description="How often the job has given up its nodes since all ranks were last up."
-    )
+    scheduling_backoffs: int = Field(0, description="How often the job gave up its nodes since all ranks were last up.")
     startup_start_time: str | None = Field(
         None, description="Start of startupSeconds if scheduling backoffs have interrupted the startup."
     )
-    node_failures: dict[str, int] = Field(
-        default_factory=dict, description="Number of failures that each node may have caused."
-    )
+    node_failures: dict[str, int] = Field(default_factory=dict, description="Failures that each node may have caused.")
     avoided_nodes: list[str] = Field(
         default_factory=list, description="Nodes that the job's pods avoid (failurePolicy.nodes.quarantineAfter)."
     )

@@ -219,14 +219,12 @@ def _sentence(line: str) -> str:
         kind, value, field, expected = found.groups()
         return f"{field}: {value or _KINDS.get(kind, kind)} is not {_expected(expected)}"
     if found := _NO_MAPPINGS.fullmatch(line):
-        return f"{found[1]}: has an item that is not {EXPECTED['dict_type']}"
+        return f"{found[1]}: has an item that is not {_expected('map')}"
     return _UNREAD_QUANTITY if _QUANTITY.search(line) else line.removeprefix(".")
 
 
 def _expected(name: str) -> str:
-    if name.startswith("[]"):
-        return EXPECTED["list_type"]
-    return EXPECTED[_TYPES.get(name, "dict_type")]
+    return "; ".join(EXPECTED["list_type" if name.startswith("[]") else _TYPES.get(name, "dict_type")])
 
 
 def _shown(value: str) -> str:
