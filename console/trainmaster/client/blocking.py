@@ -27,22 +27,18 @@ class Blocking:
     transport: Transport
 
     async def request(self, method: str, path: str, **options: Unpack[RequestOptions]) -> Any:
-        """Sends one request and returns the decoded JSON. Raises a ClientError."""
         return self.transport.request(method, path, **options)
 
     async def lines(
         self, path: str, *, query: Mapping[str, str], read_seconds: float | None
     ) -> AsyncGenerator[bytes, None]:
-        """Yields the lines of a streaming answer."""
         for line in self.transport.lines(path, query=query, read_seconds=read_seconds):
             yield line
 
     async def beginning(self, path: str, *, limit: int, seconds: float) -> bytes:
-        """Returns the first bytes of an answer that isn't JSON."""
         return self.transport.beginning(path, limit=limit, seconds=seconds)
 
     async def sleep(self, seconds: float) -> None:
-        """Blocks for some seconds."""
         time.sleep(seconds)
 
     async def together(self, parts: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
@@ -55,30 +51,24 @@ class Blocking:
             return list(threads.map(run, parts))
 
     def readers(self) -> Readers:
-        """Returns readers that read several streams at once, each in a thread."""
         return ThreadReaders()
 
 
-class _BlockingEvent:
+class _BlockingEvent(threading.Event):
     """_BlockingEvent is like asyncio.Event, for coroutines that may block."""
 
-    def __init__(self) -> None:
-        self._event = threading.Event()
-        self.set, self.clear = self._event.set, self._event.clear
-
-    async def wait(self) -> None:
-        self._event.wait()
+    async def wait(self) -> None:  # type: ignore[override]
+        super().wait()
 
 
 class ThreadReaders(Readers):
     """ThreadReaders reads each stream in a thread. After `close`, a thread ends when its stream's next line arrives."""
 
+    room = _BlockingEvent
+
     def __init__(self, ahead: int = MAX_AHEAD) -> None:
         super().__init__(ahead)
         self._arrivals: queue.SimpleQueue[Arrival] = queue.SimpleQueue()
-
-    def _new_room(self) -> _BlockingEvent:
-        return _BlockingEvent()
 
     def _start(self, reading: Coroutine[Any, Any, None]) -> None:
         threading.Thread(target=run, args=(reading,), daemon=True).start()

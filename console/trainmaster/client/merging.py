@@ -17,7 +17,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Hash
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from trainmaster_operator.api.kept_logs import marked_attempt
 
@@ -131,6 +131,8 @@ class _Ahead:
 class Readers(ABC):
     """Readers reads several streams at once. Subclasses read each in a thread or a task of its own."""
 
+    room: ClassVar[type[Room]]
+
     def __init__(self, ahead: int = MAX_AHEAD) -> None:
         """`ahead` limits the characters read ahead in all streams together. Each stream may read MIN_AHEAD."""
         self._most_ahead = ahead
@@ -139,7 +141,7 @@ class Readers(ABC):
 
     def add(self, source: Hashable, stream: Lines) -> None:
         """Starts to read a stream."""
-        self._ahead[source] = ahead = _Ahead(self._new_room())
+        self._ahead[source] = ahead = _Ahead(self.room())
         self._start(self._read(source, stream, ahead))
 
     async def take(self, seconds: float | None) -> list[Arrival]:
@@ -187,9 +189,6 @@ class Readers(ABC):
         except Exception as found:
             error = found
         self._put(Arrival(source, Ended(error), time.monotonic()))
-
-    @abstractmethod
-    def _new_room(self) -> Room: ...
 
     @abstractmethod
     def _start(self, reading: Coroutine[Any, Any, None]) -> None: ...

@@ -262,7 +262,7 @@ def test_the_official_client_is_loaded_for_auth_providers_only(tmp_path: Path) -
     with serving(None) as served:
         address = f"http://127.0.0.1:{served.port}"
         program = (
-            "import sys; from trainmaster.client.transport import connect; t, _ = connect(sys.argv[1]); "
+            "import sys; from trainmaster.client import JobClient; t = JobClient(kubeconfig=sys.argv[1]).transport; "
             "t.request('GET', '/api'); print('kubernetes' in sys.modules, 'asyncio' in sys.modules)"
         )
         for each, loaded in (({"token": "t"}, "False False\n"), (user, "True")):

@@ -95,7 +95,8 @@ def _finding(situation: Situation, failure: Failure) -> Finding:
         return _ended(situation, ending, who, log, found(ending.cause, f"{who} {ending.clause}", ending.remedy))
     code = failure.exit_code
     if reason == "Signal" or (code is not None and code > 128):
-        name = _signal_name((code or 0) - 128)
+        number = (code or 0) - 128
+        name = next((one.name for one in signal.Signals if one == number), f"signal {number}")
         native = " (a crash in native code)" if name in _NATIVE else ""
         show = "have Python print where: set PYTHONFAULTHANDLER=1 in spec.podTemplate"
         return found("Signal", f"{who} was killed by {name}{native}", show)
@@ -197,13 +198,6 @@ def _memory_limit(situation: Situation) -> str:
     asked = at(situation.job.raw, "spec", "resources", "memory")
     asked = asked if isinstance(asked, str | int) else at(asked, "limit")
     return "" if asked is None else str(asked)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _last(log: str) -> str:

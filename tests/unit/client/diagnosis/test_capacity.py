@@ -26,7 +26,7 @@ from trainmaster.client.diagnosis.capacity import read_exclusions, requests_of, 
         ),
         (
             '0/1 nodes are available: persistentvolumeclaim "checkpoints" not found. preemption: 0/1 nodes.',
-            [("claim missing", None, "checkpoints")],
+            [("claim missing", 0, "checkpoints")],
         ),
         (
             "0/3 nodes are available: 3 node(s) had untolerated taint {node.kubernetes.io/unreachable: }.",
@@ -48,7 +48,7 @@ from trainmaster.client.diagnosis.capacity import read_exclusions, requests_of, 
         ),
     ],
 )  # fmt: skip
-def test_each_part_has_its_kind(message: str, parts: list[tuple[str, int | None, str]]) -> None:
+def test_each_part_has_its_kind(message: str, parts: list[tuple[str, int, str]]) -> None:
     found = read_exclusions(message)
     assert found is not None
     assert [(one.kind, one.nodes, one.about) for one in found] == parts
