@@ -13,7 +13,7 @@ import aiohttp
 
 from trainmaster.client.answers import Answer, Reader
 from trainmaster.client.errors import NoCluster
-from trainmaster.client.merging import MAX_AHEAD, Arrival, Readers
+from trainmaster.client.merging import HOLD_SECONDS, MAX_AHEAD, Arrival, Merger, Source
 from trainmaster.client.server import Fixed, Server
 from trainmaster.client.transport import (
     CONNECT_SECONDS,
@@ -105,8 +105,8 @@ class AiohttpTransport:
 
         return list(await asyncio.gather(*map(limited, parts)))
 
-    def readers(self) -> Readers:
-        return TaskReaders()
+    def merger(self) -> Merger[Any]:
+        return TaskMerger()
 
     async def _send(
         self, method: str, path: str, read_seconds: float | None, **options: Unpack[RequestOptions]
@@ -171,14 +171,14 @@ def connector_to(server: Server) -> aiohttp.TCPConnector:
     return aiohttp.TCPConnector(limit=0, ssl=server.tls if server.tls is not None else True)
 
 
-class TaskReaders(Readers):
-    """TaskReaders reads each stream in a task of its own."""
+class TaskMerger(Merger[Source]):
+    """TaskMerger reads each log in a task of its own."""
 
     room = asyncio.Event
 
-    def __init__(self, ahead: int = MAX_AHEAD) -> None:
-        super().__init__(ahead)
-        self._arrivals: asyncio.Queue[Arrival] = asyncio.Queue()
+    def __init__(self, ahead: int = MAX_AHEAD, hold_seconds: float = HOLD_SECONDS) -> None:
+        super().__init__(ahead, hold_seconds)
+        self._arrivals: asyncio.Queue[Arrival[Source]] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
@@ -193,10 +193,10 @@ class TaskReaders(Readers):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _put(self, arrival: Arrival) -> None:
+    def _put(self, arrival: Arrival[Source]) -> None:
         self._arrivals.put_nowait(arrival)
 
-    async def _arrived(self, seconds: float | None) -> list[Arrival]:
+    async def _arrived(self, seconds: float | None) -> list[Arrival[Source]]:
         # The reading tasks run only while this coroutine waits.
         await asyncio.sleep(0)
         found = []

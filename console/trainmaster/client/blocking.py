@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar, Unpack
 
-from trainmaster.client.merging import MAX_AHEAD, Arrival, Readers
+from trainmaster.client.merging import HOLD_SECONDS, MAX_AHEAD, Arrival, Merger, Source
 from trainmaster.client.transport import MOST_CONNECTIONS, RequestOptions, Transport
 
 T = TypeVar("T")
@@ -50,8 +50,8 @@ class Blocking:
         with ThreadPoolExecutor(min(MOST_CONNECTIONS, len(parts))) as threads:
             return list(threads.map(run, parts))
 
-    def readers(self) -> Readers:
-        return ThreadReaders()
+    def merger(self) -> Merger[Any]:
+        return ThreadMerger()
 
 
 class _BlockingEvent(threading.Event):
@@ -61,22 +61,22 @@ class _BlockingEvent(threading.Event):
         super().wait()
 
 
-class ThreadReaders(Readers):
-    """ThreadReaders reads each stream in a thread. After `close`, a thread ends when its stream's next line arrives."""
+class ThreadMerger(Merger[Source]):
+    """ThreadMerger reads each log in a thread. After `close`, a thread ends when its log's next line arrives."""
 
     room = _BlockingEvent
 
-    def __init__(self, ahead: int = MAX_AHEAD) -> None:
-        super().__init__(ahead)
-        self._arrivals: queue.SimpleQueue[Arrival] = queue.SimpleQueue()
+    def __init__(self, ahead: int = MAX_AHEAD, hold_seconds: float = HOLD_SECONDS) -> None:
+        super().__init__(ahead, hold_seconds)
+        self._arrivals: queue.SimpleQueue[Arrival[Source]] = queue.SimpleQueue()
 
     def _start(self, reading: Coroutine[Any, Any, None]) -> None:
         threading.Thread(target=run, args=(reading,), daemon=True).start()
 
-    def _put(self, arrival: Arrival) -> None:
+    def _put(self, arrival: Arrival[Source]) -> None:
         self._arrivals.put(arrival)
 
-    async def _arrived(self, seconds: float | None) -> list[Arrival]:
+    async def _arrived(self, seconds: float | None) -> list[Arrival[Source]]:
         found = []
         with suppress(queue.Empty):
             found.append(self._arrivals.get(timeout=seconds))

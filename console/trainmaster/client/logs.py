@@ -220,7 +220,7 @@ class LogReader:
         if any(map(has_started, pods)):
             # Reading the existing output may have taken long, so read the pods again.
             pods = await self._reread()
-        merger: Merger[Container] = Merger(self.output.transport.readers())
+        merger: Merger[Container] = self.output.transport.merger()
         try:
             while True:
                 for pod in pods:

@@ -19,7 +19,7 @@ from urllib3.exceptions import HTTPError, InsecureRequestWarning, ReadTimeoutErr
 
 from trainmaster.client.answers import Answer, Reader
 from trainmaster.client.errors import InvalidRequest, NoCluster, NotAllowed
-from trainmaster.client.merging import Readers
+from trainmaster.client.merging import Merger
 from trainmaster.client.server import Server
 from trainmaster_operator import __version__
 from trainmaster_operator.api.json_codec import encode
@@ -78,8 +78,8 @@ class AsyncTransport(Protocol):
     async def together(self, parts: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
         """Runs several coroutines at once and returns their results. They must not raise."""
 
-    def readers(self) -> Readers:
-        """Returns readers that read several streams at once."""
+    def merger(self) -> Merger[Any]:
+        """Returns a merger that reads several logs at once."""
 
 
 class LineSplitter:
