@@ -174,11 +174,10 @@ def connector_to(server: Server) -> aiohttp.TCPConnector:
 class TaskMerger(Merger[Source]):
     """TaskMerger reads each log in a task of its own."""
 
-    room = asyncio.Event
+    room, queue = asyncio.Event, asyncio.Queue
 
     def __init__(self, ahead: int = MAX_AHEAD, hold_seconds: float = HOLD_SECONDS) -> None:
         super().__init__(ahead, hold_seconds)
-        self._arrivals: asyncio.Queue[Arrival[Source]] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
@@ -192,9 +191,6 @@ class TaskMerger(Merger[Source]):
         task = asyncio.create_task(reading)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    def _put(self, arrival: Arrival[Source]) -> None:
-        self._arrivals.put_nowait(arrival)
 
     async def _arrived(self, seconds: float | None) -> list[Arrival[Source]]:
         # The reading tasks run only while this coroutine waits.

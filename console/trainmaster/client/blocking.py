@@ -6,15 +6,15 @@ needn't import asyncio, and no event loop is nested in a notebook's own loop.
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Coroutine, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar, Unpack
 
-from trainmaster.client.merging import HOLD_SECONDS, MAX_AHEAD, Arrival, Merger, Source
+from trainmaster.client.merging import Arrival, Merger, Source
 from trainmaster.client.transport import MOST_CONNECTIONS, RequestOptions, Transport
 
 T = TypeVar("T")
@@ -64,21 +64,14 @@ class _BlockingEvent(threading.Event):
 class ThreadMerger(Merger[Source]):
     """ThreadMerger reads each log in a thread. After `close`, a thread ends when its log's next line arrives."""
 
-    room = _BlockingEvent
-
-    def __init__(self, ahead: int = MAX_AHEAD, hold_seconds: float = HOLD_SECONDS) -> None:
-        super().__init__(ahead, hold_seconds)
-        self._arrivals: queue.SimpleQueue[Arrival[Source]] = queue.SimpleQueue()
+    room, queue = _BlockingEvent, SimpleQueue
 
     def _start(self, reading: Coroutine[Any, Any, None]) -> None:
         threading.Thread(target=run, args=(reading,), daemon=True).start()
 
-    def _put(self, arrival: Arrival[Source]) -> None:
-        self._arrivals.put(arrival)
-
     async def _arrived(self, seconds: float | None) -> list[Arrival[Source]]:
         found = []
-        with suppress(queue.Empty):
+        with suppress(Empty):
             found.append(self._arrivals.get(timeout=seconds))
             while True:
                 found.append(self._arrivals.get_nowait())

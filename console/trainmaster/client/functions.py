@@ -208,11 +208,8 @@ def function_source(function: Callable[..., Any]) -> FunctionSource:
         raise InvalidRequest(f"{name} is {_what(wrapped)}: give a function that def makes")
     if name == "<lambda>":
         raise InvalidRequest("a lambda can't be trained: give a function that def makes")
-    if (
-        inspect.iscoroutinefunction(wrapped)
-        or inspect.isgeneratorfunction(wrapped)
-        or inspect.isasyncgenfunction(wrapped)
-    ):
+    others = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    if any(check(wrapped) for check in others):
         raise InvalidRequest(f"{name} is asynchronous or a generator: give a function that trains when it is called")
     enclosed = _enclosed(wrapped, name)
     try:

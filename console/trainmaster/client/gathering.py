@@ -151,8 +151,12 @@ class _Gathering:
         found: dict[str, Any] = {"local_queues": local_queues}
         if workloads is not None:
             found["workload"] = next((one for one in workloads if name_of(one) == self.job.name), None)
-            mine = [one for one in workloads if text(one, "spec", "queueName") == queue]
-            found["pending"] = list(filter(_is_pending, mine))
+            found["pending"] = [
+                one
+                for one in workloads
+                if text(one, "spec", "queueName") == queue
+                and not (has_condition(one, "Finished") or has_condition(one, "QuotaReserved"))
+            ]
         local_queue = next((one for one in local_queues or () if name_of(one) == queue), None)
         if local_queue is not None:
             cluster_queue = text(local_queue, "spec", "clusterQueue")
@@ -228,7 +232,7 @@ class _State:
         elif job.phase == "Starting" and not unready:
             newest = sorted(pods, key=lambda pod: text(pod, "metadata", "creationTimestamp"), reverse=True)
             self.talking = newest[:MAX_STARTING_PODS]
-        self.ended_pods = [name_of(pod) for pod in pods if _ends_again(pod)][:2] if not job.finished else []
+        self.ended_pods = [] if job.finished else [name_of(pod) for pod in pods if _ends_again(pod)][:2]
 
 
 def _part(name: str) -> str:
@@ -239,10 +243,6 @@ def _part(name: str) -> str:
 def _ends_again(pod: Object) -> bool:
     reasons = {name: text(status, "state", "waiting", "reason") for name, status in containers(pod)}
     return reasons.get("worker") == "CrashLoopBackOff"
-
-
-def _is_pending(workload: Object) -> bool:
-    return not has_condition(workload, "Finished") and not has_condition(workload, "QuotaReserved")
 
 
 def _time_of_event(event: Object) -> str:

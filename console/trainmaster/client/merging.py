@@ -133,6 +133,7 @@ class Merger(ABC, Generic[Source]):
     """
 
     room: ClassVar[type[Room]]
+    queue: ClassVar[type[Any]]
 
     def __init__(self, ahead: int = MAX_AHEAD, hold_seconds: float = HOLD_SECONDS) -> None:
         """`ahead` limits the characters read ahead in all logs together. Each log may read MIN_AHEAD."""
@@ -145,6 +146,7 @@ class Merger(ABC, Generic[Source]):
         # Logs that have ended and are completely consumed.
         self._over: deque[tuple[Source, Ended]] = deque()
         self._closed = False
+        self._arrivals = self.queue()
 
     @property
     def sources(self) -> set[Source]:
@@ -197,16 +199,13 @@ class Merger(ABC, Generic[Source]):
                     if self._closed:
                         return
                     log.read += len(line.text)
-                    self._put((source, line, time.monotonic()))
+                    self._arrivals.put_nowait((source, line, time.monotonic()))
         except Exception as found:
             error = found
-        self._put((source, Ended(error), time.monotonic()))
+        self._arrivals.put_nowait((source, Ended(error), time.monotonic()))
 
     @abstractmethod
     def _start(self, reading: Coroutine[Any, Any, None]) -> None: ...
-
-    @abstractmethod
-    def _put(self, arrival: Arrival[Source]) -> None: ...
 
     @abstractmethod
     async def _arrived(self, seconds: float | None) -> list[Arrival[Source]]:

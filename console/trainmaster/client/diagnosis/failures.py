@@ -6,6 +6,7 @@ import posixpath
 import re
 import signal
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -47,8 +48,7 @@ def failure_findings(situation: Situation) -> Iterator[Finding]:
     failure = job.status.failures[0]
     finding = _finding(situation, failure)
     stopped = f", and all ranks start again, because {failure.not_continued}" if failure.not_continued else ""
-    evidence = (*finding.evidence, *_budget(situation))
-    yield Finding(finding.cause, f"{finding.clause}{stopped}", evidence, finding.steps, finding.is_certain)
+    yield replace(finding, clause=f"{finding.clause}{stopped}", evidence=(*finding.evidence, *_budget(situation)))
 
 
 def _finding(situation: Situation, failure: Failure) -> Finding:
@@ -116,9 +116,10 @@ def _ended(situation: Situation, ending: Ending, who: str, log: str, found: Find
     evidence = found.evidence
     if ending.line and ending.line not in log[-2_000:]:
         evidence += (f"its log: {ending.line}",)
+    found = replace(found, evidence=evidence)
     program = _program(situation, ending)
     if not program:
-        return Finding(found.cause, found.clause, evidence, found.steps)
+        return found
     clause = f"{who} doesn't find its own program, {ending.about}"
     if at(situation.job.raw, "spec", "code"):
         bring = f"correct spec.command, or bring the folder that has {program}: the ranks start in spec.code's folder"
@@ -128,7 +129,7 @@ def _ended(situation: Situation, ending: Ending, who: str, log: str, found: Find
             "bring it along: delete the job, and create it by kubectl dtj submit FILE --code DIR, where DIR has "
             f"{program}; or use an image that has it"
         )
-    return Finding(found.cause, clause, evidence, (Step(bring), *found.steps))
+    return replace(found, clause=clause, steps=(Step(bring), *found.steps))
 
 
 def _program(situation: Situation, ending: Ending) -> str:

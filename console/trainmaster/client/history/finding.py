@@ -224,9 +224,7 @@ def _address(given: str | None, server: Server) -> str | None:
     place, address = ("--history", given) if given else (VARIABLE, os.environ.get(VARIABLE, ""))
     if not address and EXTENSION in server.extensions:
         place = f"the kubeconfig's cluster: extensions[{EXTENSION}].url"
-        found = mapping(server.extensions[EXTENSION]).get("url")
-        # A value that isn't a text is refused later, like an empty address.
-        address = found if isinstance(found, str) else "" if found is None else str(found)
+        address = str(mapping(server.extensions[EXTENSION]).get("url") or "")
     elif not address:
         return None
     require_address(place, address, ("http", "https"), "https://HOST")
