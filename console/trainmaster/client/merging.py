@@ -132,6 +132,7 @@ class Merger(ABC, Generic[Source]):
     Subclasses read each log in a thread or a task of its own.
     """
 
+    # What a reader waits with for a slow consumer, and what the lines arrive in.
     room: ClassVar[type[Room]]
     queue: ClassVar[type[Any]]
 

@@ -128,7 +128,7 @@ def create_config_map(jobs: JobClient, job: str, archive: Archive) -> None:
     except JobExists:
         present = maps.get(name)
     if present is not None:
-        if ((present["metadata"].get("labels")) or {}).get(CODE_LABEL) != job:
+        if text(present, "metadata", "labels", CODE_LABEL) != job:
             raise InvalidRequest(
                 f"ConfigMap {name} is there and isn't a job's code: give the job another name, or remove it"
             )
