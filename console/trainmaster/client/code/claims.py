@@ -147,8 +147,7 @@ def _make_pod(pods: Objects, body: dict[str, Any]) -> str:
             if present is not None and text(present, "metadata", "annotations", UPLOAD_ANNOTATION) == token:
                 _delete(pods, pod, present["metadata"]["uid"])
         raise
-    uid: str = made["metadata"]["uid"]
-    return uid
+    return str(made["metadata"]["uid"])
 
 
 def _remove_ended(pods: Objects, pod: str) -> None:

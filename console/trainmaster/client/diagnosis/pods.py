@@ -51,6 +51,9 @@ _IMAGES: tuple[tuple[str, str, str, str], ...] = (
     (r"no match for platform|no matching manifest|does not match the specified platform", "ImageArchitecture",
      "the image {image} has no variant for the architecture of node {node}",
      "build it for that architecture too, or choose nodes: nodeSelector: {{kubernetes.io/arch: amd64}}"),
+    (_FORMAT, "ImageArchitecture",
+     "the image {image} was built for another processor architecture than node {node} has (exec format error)",
+     "build it for that architecture too, or choose nodes: nodeSelector: {{kubernetes.io/arch: amd64}}"),
     (r"no such host|i/o timeout|connection refused|deadline exceeded|TLS handshake|x509|no route to host|"
      r"server misbehaving|network is unreachable|RegistryUnavailable", "RegistryUnreachable",
      "node {node} can't reach the registry {registry}: {why}",
@@ -164,7 +167,7 @@ def image_findings(situation: Situation) -> Iterator[Finding]:
                 return
             ends = [text(status, field, "terminated", "message") for field in ("state", "lastState")]
             if any(_FORMAT in each for each in (message, *ends, situation.logs.get(name, ""))):
-                yield _format(name, node, text(status, "image"))
+                yield _pull(f"the log of pod {name}", text(status, "image"), node, _FORMAT, "")
                 return
     if situation.view.end_reason in ("ImagePull", "InvalidImageName"):
         message = situation.shown_message
@@ -184,15 +187,6 @@ def _pull(source: str, image: str, node: str, reason: str, message: str) -> Find
             words = clause.format(image=full, node=node, registry=registry, why=why)
             return Finding(cause, words, evidence, (Step(remedy.format()), look))
     return Finding("ImagePull", f"the image {full} can't be pulled: {why or reason}", evidence, (look,))
-
-
-def _format(pod: str, node: str, image: str) -> Finding:
-    clause = f"the image {image} was built for another processor architecture than node {node} has ({_FORMAT})"
-    steps = (
-        Step("build the image for the node's architecture, or choose nodes: nodeSelector: {kubernetes.io/arch: amd64}"),
-        Step("the nodes' architectures", "kubectl get nodes -L kubernetes.io/arch"),
-    )
-    return Finding("ImageArchitecture", clause, (f"the log of pod {pod}: {_FORMAT}",), steps)
 
 
 def _named(message: str) -> str:
