@@ -30,8 +30,7 @@ from trainmaster_operator.wire.values import mapping
 _ABSENT = re.compile(r'(secret|configmap) "([^"]+)" not found', re.IGNORECASE)
 _KEY = re.compile(r"couldn't find key (\S+) in (Secret|ConfigMap) [^/\s]+/(\S+)")
 _PROGRAM = re.compile(r'exec: "([^"]+)": (.+?)(?:: unknown)?$', re.DOTALL)
-_VOLUME = re.compile(r'volume "([^"]+)"')
-_UNMOUNTED = re.compile(r"unmounted volumes=\[([^\]]+)\]")
+_VOLUME = re.compile(r'(?:volume "|unmounted volumes=\[)([^"\]]+)["\]]')
 _CREATE = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 _PULL = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "ImageInspectError", "InvalidImageName"}
@@ -115,36 +114,27 @@ def volume_findings(situation: Situation) -> Iterator[Finding]:
     """Yields a finding on a volume that can't be attached or mounted, from the events of a waiting pod."""
     for _, name, node in waiting_pods(situation):
         for event in situation.events_about("Pod", name):
-            message = text(event, "message")
-            if event.get("reason") == "FailedAttachVolume":
-                yield _attach(name, message)
-                return
-            if event.get("reason") == "FailedMount":
-                yield _mount(situation, name, node, message)
+            if event.get("reason") in ("FailedAttachVolume", "FailedMount"):
+                yield _unusable(situation, name, node, text(event, "reason"), text(event, "message"))
                 return
 
 
-def _attach(pod: str, message: str) -> Finding:
+def _unusable(situation: Situation, pod: str, node: str, reason: str, message: str) -> Finding:
+    evidence = (f"pod {pod}: {message}",)
     volume = _VOLUME.search(message)
     which = f"the volume {volume[1]}" if volume else "a volume"
-    evidence = (f"pod {pod}: {message}",)
+    if reason == "FailedMount":
+        if absent := _ABSENT.search(message):
+            return _absent(situation, absent, evidence, "a volume of its pods needs it")
+        clause = f"{which} can't be mounted on node {node}: {short(message.rpartition('Output: ')[2])}"
+        check = Step("check the server or the CSI driver, and whether the node reaches it")
+        return Finding("VolumeMount", clause, evidence, (check, _describe(situation, pod)))
     look = Step("where it is attached", "kubectl get volumeattachments" + (f" | grep {volume[1]}" if volume else ""))
     if "Multi-Attach" not in message:
         return Finding("VolumeAttach", f"{which} can't be attached to the node: {short(message)}", evidence, (look,))
     clause = f"{which} is still attached to another node, and it can be on one node only"
     wait = "wait until the other pod is gone (six minutes after its node was lost), or use a ReadWriteMany claim"
     return Finding("VolumeAttach", clause, evidence, (Step(wait), look))
-
-
-def _mount(situation: Situation, pod: str, node: str, message: str) -> Finding:
-    evidence = (f"pod {pod}: {message}",)
-    if absent := _ABSENT.search(message):
-        return _absent(situation, absent, evidence, "a volume of its pods needs it")
-    volume = _VOLUME.search(message) or _UNMOUNTED.search(message)
-    which = f"the volume {volume[1]}" if volume else "a volume"
-    clause = f"{which} can't be mounted on node {node}: {short(message.rpartition('Output: ')[2])}"
-    check = Step("check the server or the CSI driver, and whether the node reaches it")
-    return Finding("VolumeMount", clause, evidence, (check, _describe(situation, pod)))
 
 
 def _absent(situation: Situation, found: re.Match[str], evidence: tuple[str, ...], need: str) -> Finding:
