@@ -87,21 +87,11 @@ def test_a_pod_asks_for_its_containers_together_or_its_largest_init_container() 
 
 
 def test_what_is_counted_is_too_few_and_what_is_measured_too_little() -> None:
-    assert [too_little(each) for each in ("nvidia.com/gpu", "pods", "memory", "cpu")] == [
-        "too few GPUs",
-        "too few places for pods",
-        "too little memory",
-        "too little CPU",
-    ]
+    found = [too_little(each) for each in ("nvidia.com/gpu", "pods", "memory", "cpu")]
+    assert found == ["too few GPUs", "too few places for pods", "too little memory", "too little CPU"]
 
 
 def test_amounts_are_written_as_in_a_manifest() -> None:
-    assert [
-        shown(Decimal("0.5"), "cpu"),
-        shown(Decimal(8), "nvidia.com/gpu"),
-        shown(Decimal(128 * 2**30), "memory"),
-    ] == [
-        "500m",
-        "8",
-        "128Gi",
-    ]
+    assert shown(Decimal("0.5"), "cpu") == "500m"
+    assert shown(Decimal(8), "nvidia.com/gpu") == "8"
+    assert shown(Decimal(128 * 2**30), "memory") == "128Gi"
