@@ -6,7 +6,7 @@ import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from trainmaster.client.errors import (
     ClientError,
@@ -61,7 +61,11 @@ class Reader:
     """Reader interprets the answers of one address."""
 
     address: str
-    what: ClassVar[str] = "cluster"
+
+    @property
+    def who(self) -> str:
+        """Returns the subject of a message's sentence."""
+        return f"The cluster at {self.address}"
 
     def decoded(self, answer: Answer) -> dict[str, Any]:
         """Returns an answer's JSON object, which contains `kind`. Raises NoCluster."""
@@ -81,7 +85,7 @@ class Reader:
             return InvalidRequest(f"Pod {proxied['pod']} answers {self.description(answer)}.")
         if status == 401:
             return NotKnown(
-                f"The cluster at {self.address} doesn't know you (401 Unauthorized): the kubeconfig's token or "
+                f"{self.who} doesn't know you (401 Unauthorized): the kubeconfig's token or "
                 "certificate may have expired; log in again, or choose another context."
             )
         if (
@@ -98,11 +102,15 @@ class Reader:
             return JobNotFound(f"There is no job {job['name']} in namespace {job['namespace']}.")
         if status == 404 and path.startswith("/apis/") and answer.body.strip() == NO_SUCH_PATH:
             return JobNotFound(f"this cluster doesn't serve {'/'.join(path.split('/')[2:4])}")
-        if not found and status not in (429, *range(500, 600)):
+        return self._other_refusal(answer, message)
+
+    def _other_refusal(self, answer: Answer, message: str) -> ClientError:
+        status, found = answer.status, answer.status_object
+        if status == 429 or 500 <= status < 600:
+            reason = message if found else beginning(answer.body)
+            return NoCluster(f"{self.who} can't answer now (HTTP {status}): {reason}; try again.")
+        if not found:
             return self.no_such_server(answer)
-        if status == 429 or status >= 500:
-            reason = message or beginning(answer.body)
-            return NoCluster(f"The cluster at {self.address} can't answer now (HTTP {status}): {reason}; try again.")
         if status == 409 and found.get("reason") == "AlreadyExists":
             return JobExists(message)
         kinds: dict[int, type[ClientError]] = {403: NotAllowed, 404: JobNotFound}
@@ -111,13 +119,12 @@ class Reader:
     def unreachable(self, error: BaseException) -> NoCluster:
         """Returns the error for a server that refuses the connection or doesn't answer."""
         return NoCluster(
-            f"The cluster at {self.address} doesn't answer: {innermost(error)}; is it up, and is the kubeconfig's "
-            "server its address?"
+            f"{self.who} doesn't answer: {innermost(error)}; is it up, and is the kubeconfig's server its address?"
         )
 
     def broken_off(self, error: BaseException) -> NoCluster:
         """Returns the error for an incomplete answer."""
-        return NoCluster(f"The answer of the {self.what} at {self.address} broke off: {innermost(error)}.")
+        return NoCluster(f"The answer of {self.who[0].lower()}{self.who[1:]} broke off: {innermost(error)}.")
 
     def untrusted(self, error: BaseException) -> NoCluster:
         """Returns the error for a failed TLS handshake."""
@@ -126,7 +133,7 @@ class Reader:
             return NoCluster(f"The server at {self.address} doesn't speak TLS; does its address begin with http://?")
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
             return NoCluster(
-                f"The cluster at {self.address} can't be trusted: {reason}; the kubeconfig's certificate-authority is "
+                f"{self.who} can't be trusted: {reason}; the kubeconfig's certificate-authority is "
                 "not the one of this cluster: get a kubeconfig of it, or choose another context."
             )
         return NoCluster(f"No TLS connection to the cluster at {self.address}: {reason}.")

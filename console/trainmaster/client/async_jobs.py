@@ -31,6 +31,7 @@ from trainmaster.client.job import (
 )
 from trainmaster.client.logs import LogReader, Selection, labelled, may_have_several
 from trainmaster.client.metrics import JobMetrics, job_metrics
+from trainmaster.client.objects import at
 from trainmaster.client.output import Output
 from trainmaster.client.transport import AsyncTransport
 from trainmaster.client.watching import events_path, read_job, wait_for_job, watch_job, watch_jobs, watch_objects
@@ -96,8 +97,7 @@ class AsyncJobClient(Output):
         if not replace:
             path = collection_path(self.namespace)
             return TrainingJob.of(await self.transport.request("POST", path, query=_STRICT, body=body))
-        metadata = body.get("metadata")
-        path = self._path(str(metadata.get("name", "") if isinstance(metadata, Mapping) else ""))
+        path = self._path(str(at(body, "metadata", "name") or ""))
         return await self._patch(path, body, "application/apply-patch+yaml", force="true")
 
     async def get(self, name: str) -> TrainingJob:

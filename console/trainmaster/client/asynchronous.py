@@ -13,7 +13,7 @@ import aiohttp
 
 from trainmaster.client.answers import Answer, Reader
 from trainmaster.client.errors import NoCluster
-from trainmaster.client.merging import MAX_AHEAD, Arrival, Readers
+from trainmaster.client.merging import HOLD_SECONDS, MAX_AHEAD, Arrival, Merger, Source
 from trainmaster.client.server import Fixed, Server
 from trainmaster.client.transport import (
     CONNECT_SECONDS,
@@ -61,14 +61,12 @@ class AiohttpTransport:
             self._session = None
 
     async def request(self, method: str, path: str, **options: Unpack[RequestOptions]) -> Any:
-        """Sends one request and returns the decoded JSON object, which contains `kind`."""
         response = await self._send(method, path, READ_SECONDS, **options)
         return self._reader.decoded(await self._whole(response))
 
     async def lines(
         self, path: str, *, query: Mapping[str, str], read_seconds: float | None
     ) -> AsyncGenerator[bytes, None]:
-        """Yields the lines of a streaming answer, until the server ends it or is silent for `read_seconds`."""
         response = await self._send("GET", path, read_seconds, query=query)
         splitter = LineSplitter(path)
         try:
@@ -84,7 +82,6 @@ class AiohttpTransport:
             response.close()
 
     async def beginning(self, path: str, *, limit: int, seconds: float) -> bytes:
-        """Returns the first bytes of an answer that isn't JSON. Raises NoCluster if they don't arrive in time."""
         try:
             async with asyncio.timeout(seconds):
                 response = await self._send("GET", path, seconds)
@@ -96,7 +93,6 @@ class AiohttpTransport:
             raise self._reader.broken_off(TimeoutError(f"not whole after {seconds:g} s")) from error
 
     async def sleep(self, seconds: float) -> None:
-        """Waits without blocking the event loop."""
         await asyncio.sleep(seconds)
 
     async def together(self, parts: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
@@ -109,9 +105,8 @@ class AiohttpTransport:
 
         return list(await asyncio.gather(*map(limited, parts)))
 
-    def readers(self) -> Readers:
-        """Returns readers that read several streams at once, each in a task."""
-        return TaskReaders()
+    def merger(self) -> Merger[Any]:
+        return TaskMerger()
 
     async def _send(
         self, method: str, path: str, read_seconds: float | None, **options: Unpack[RequestOptions]
@@ -176,34 +171,28 @@ def connector_to(server: Server) -> aiohttp.TCPConnector:
     return aiohttp.TCPConnector(limit=0, ssl=server.tls if server.tls is not None else True)
 
 
-class TaskReaders(Readers):
-    """TaskReaders reads each stream in a task of its own."""
+class TaskMerger(Merger[Source]):
+    """TaskMerger reads each log in a task of its own."""
 
-    def __init__(self, ahead: int = MAX_AHEAD) -> None:
-        super().__init__(ahead)
-        self._arrivals: asyncio.Queue[Arrival] = asyncio.Queue()
+    room, queue = asyncio.Event, asyncio.Queue
+
+    def __init__(self, ahead: int = MAX_AHEAD, hold_seconds: float = HOLD_SECONDS) -> None:
+        super().__init__(ahead, hold_seconds)
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
-        """Cancels all readers."""
         await super().close()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _new_room(self) -> asyncio.Event:
-        return asyncio.Event()
-
     def _start(self, reading: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(reading)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _put(self, arrival: Arrival) -> None:
-        self._arrivals.put_nowait(arrival)
-
-    async def _arrived(self, seconds: float | None) -> list[Arrival]:
+    async def _arrived(self, seconds: float | None) -> list[Arrival[Source]]:
         # The reading tasks run only while this coroutine waits.
         await asyncio.sleep(0)
         found = []

@@ -6,15 +6,15 @@ needn't import asyncio, and no event loop is nested in a notebook's own loop.
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Coroutine, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar, Unpack
 
-from trainmaster.client.merging import MAX_AHEAD, Arrival, Readers
+from trainmaster.client.merging import Arrival, Merger, Source
 from trainmaster.client.transport import MOST_CONNECTIONS, RequestOptions, Transport
 
 T = TypeVar("T")
@@ -27,22 +27,18 @@ class Blocking:
     transport: Transport
 
     async def request(self, method: str, path: str, **options: Unpack[RequestOptions]) -> Any:
-        """Sends one request and returns the decoded JSON. Raises a ClientError."""
         return self.transport.request(method, path, **options)
 
     async def lines(
         self, path: str, *, query: Mapping[str, str], read_seconds: float | None
     ) -> AsyncGenerator[bytes, None]:
-        """Yields the lines of a streaming answer."""
         for line in self.transport.lines(path, query=query, read_seconds=read_seconds):
             yield line
 
     async def beginning(self, path: str, *, limit: int, seconds: float) -> bytes:
-        """Returns the first bytes of an answer that isn't JSON."""
         return self.transport.beginning(path, limit=limit, seconds=seconds)
 
     async def sleep(self, seconds: float) -> None:
-        """Blocks for some seconds."""
         time.sleep(seconds)
 
     async def together(self, parts: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
@@ -54,41 +50,28 @@ class Blocking:
         with ThreadPoolExecutor(min(MOST_CONNECTIONS, len(parts))) as threads:
             return list(threads.map(run, parts))
 
-    def readers(self) -> Readers:
-        """Returns readers that read several streams at once, each in a thread."""
-        return ThreadReaders()
+    def merger(self) -> Merger[Any]:
+        return ThreadMerger()
 
 
-class _BlockingEvent:
+class _BlockingEvent(threading.Event):
     """_BlockingEvent is like asyncio.Event, for coroutines that may block."""
 
-    def __init__(self) -> None:
-        self._event = threading.Event()
-        self.set, self.clear = self._event.set, self._event.clear
-
-    async def wait(self) -> None:
-        self._event.wait()
+    async def wait(self) -> None:  # type: ignore[override]
+        super().wait()
 
 
-class ThreadReaders(Readers):
-    """ThreadReaders reads each stream in a thread. After `close`, a thread ends when its stream's next line arrives."""
+class ThreadMerger(Merger[Source]):
+    """ThreadMerger reads each log in a thread. After `close`, a thread ends when its log's next line arrives."""
 
-    def __init__(self, ahead: int = MAX_AHEAD) -> None:
-        super().__init__(ahead)
-        self._arrivals: queue.SimpleQueue[Arrival] = queue.SimpleQueue()
-
-    def _new_room(self) -> _BlockingEvent:
-        return _BlockingEvent()
+    room, queue = _BlockingEvent, SimpleQueue
 
     def _start(self, reading: Coroutine[Any, Any, None]) -> None:
         threading.Thread(target=run, args=(reading,), daemon=True).start()
 
-    def _put(self, arrival: Arrival) -> None:
-        self._arrivals.put(arrival)
-
-    async def _arrived(self, seconds: float | None) -> list[Arrival]:
+    async def _arrived(self, seconds: float | None) -> list[Arrival[Source]]:
         found = []
-        with suppress(queue.Empty):
+        with suppress(Empty):
             found.append(self._arrivals.get(timeout=seconds))
             while True:
                 found.append(self._arrivals.get_nowait())

@@ -112,12 +112,12 @@ def _name(function: Callable[..., Any]) -> str:
     return f"{stem}-{secrets.token_hex(3)}"
 
 
+@dataclass(eq=False, repr=False)
 class JobHandle:
-    """JobHandle provides `JobClient`'s methods for one job. Notebooks show it as a table, which `live` updates."""
+    """JobHandle provides `JobClient`'s methods for one job. Notebooks show it as a table."""
 
-    def __init__(self, jobs: JobClient, name: str) -> None:
-        self.jobs = jobs
-        self.name = name
+    jobs: JobClient
+    name: str
 
     @property
     def job(self) -> TrainingJob:
@@ -182,7 +182,7 @@ class FunctionSource:
     def module(self, imports: str = "") -> str:
         """Returns the text of a module with `imports` and the function. Raises InvalidRequest for undefined names."""
         try:
-            ast.parse(imports)
+            tree = ast.parse(imports)
         except SyntaxError as error:
             problem = f"line {error.lineno}: {error.msg}"
             raise InvalidRequest(f"imports is no Python ({problem}); give import statements") from error
@@ -190,8 +190,9 @@ class FunctionSource:
         # Annotations may use names that exist only in the notebook, so they are never evaluated.
         parts = ("from __future__ import annotations\n", imports.strip(), values, self.text)
         text = "\n".join(part for part in parts if part)
-        unknown = [] if _imports_all(imports) else sorted(_undefined(text))
-        if unknown:
+        # After `from x import *`, the imported names are unknown.
+        imported = [name.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for name in node.names]
+        if "*" not in imported and (unknown := sorted(_undefined(text))):
             raise InvalidRequest(
                 f"{self.name} uses {', '.join(unknown)}, which nothing in it defines: import modules within it or by "
                 "imports=, define functions within it, and pass values as arguments"
@@ -207,11 +208,8 @@ def function_source(function: Callable[..., Any]) -> FunctionSource:
         raise InvalidRequest(f"{name} is {_what(wrapped)}: give a function that def makes")
     if name == "<lambda>":
         raise InvalidRequest("a lambda can't be trained: give a function that def makes")
-    if (
-        inspect.iscoroutinefunction(wrapped)
-        or inspect.isgeneratorfunction(wrapped)
-        or inspect.isasyncgenfunction(wrapped)
-    ):
+    others = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    if any(check(wrapped) for check in others):
         raise InvalidRequest(f"{name} is asynchronous or a generator: give a function that trains when it is called")
     enclosed = _enclosed(wrapped, name)
     try:
@@ -257,8 +255,8 @@ def _undefined(text: str) -> Iterator[str]:
     """Yields each undefined name that a module's functions use, apart from annotations."""
     # The text's import from __future__ keeps annotations out of the table.
     module = symtable.symtable(text, "function", "exec")
-    own = {symbol.get_name() for symbol in module.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
-    own |= {symbol.get_name() for symbol in module.get_symbols() if symbol.is_namespace()}
+    symbols = module.get_symbols()
+    own = {one.get_name() for one in symbols if one.is_assigned() or one.is_imported() or one.is_namespace()}
     tables, used = [module], set()
     while tables:
         table = tables.pop()
@@ -269,12 +267,6 @@ def _undefined(text: str) -> Iterator[str]:
             if symbol.is_referenced() and (symbol.is_global() or table is module):
                 used.add(symbol.get_name())
     yield from used - own - _GIVEN
-
-
-def _imports_all(imports: str) -> bool:
-    """Returns whether the imported names are unknown (`from x import *`)."""
-    nodes = ast.walk(ast.parse(imports))
-    return any(isinstance(node, ast.ImportFrom) and any(name.name == "*" for name in node.names) for node in nodes)
 
 
 def _what(value: object) -> str:

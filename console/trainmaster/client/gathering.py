@@ -7,23 +7,24 @@ and logs. Lists are bounded, nothing is written, and the situation names objects
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from trainmaster.client.diagnosis.scheduling import claims_of
 from trainmaster.client.diagnosis.situation import Situation
 from trainmaster.client.errors import ClientError, JobNotFound, NotAllowed
-from trainmaster.client.job import TrainingJob, has_index, worker_index
+from trainmaster.client.job import TrainingJob, worker_index
 from trainmaster.client.metrics import parse_metrics, parse_worker_state
 from trainmaster.client.objects import Object, at, condition, containers, has_condition, items, name_of, text
+from trainmaster.client.output import Output
 from trainmaster.client.transport import AsyncTransport
-from trainmaster_operator.api.evidence import AttemptEvidence, attempt_of, evidence_name
-from trainmaster_operator.api.kept_logs import log_key, logs_name
 from trainmaster_operator.wire.names import AGENT_PORT, JOB_NAME_LABEL
 from trainmaster_operator.wire.values import mapping, mappings, whole
+
+T = TypeVar("T")
 
 JOBS_AT_ONCE = 4
 MAX_NODES, MAX_PODS, MAX_EVENTS = 500, 3_000, 100
@@ -40,7 +41,7 @@ _POD_GROUPS = {"volcano": "scheduling.volcano.sh/v1beta1", "coscheduling": "sche
 
 async def gather(transport: AsyncTransport, job: TrainingJob) -> Situation:
     """Returns the job's situation. Raises ClientError if the cluster can't be reached."""
-    return await _Gathering(transport, job).situation()
+    return await _Gathering(Output(transport, job.namespace), job).situation()
 
 
 async def gather_all(transport: AsyncTransport, jobs: Sequence[TrainingJob]) -> list[Situation]:
@@ -55,30 +56,31 @@ async def gather_all(transport: AsyncTransport, jobs: Sequence[TrainingJob]) -> 
 class _Gathering:
     """_Gathering reads the parts of a situation. Each of its readers returns its result, or None or an empty one."""
 
-    transport: AsyncTransport
+    output: Output
     job: TrainingJob
     unread: list[str] = field(default_factory=list)
 
     async def situation(self) -> Situation:
         selector = {"labelSelector": f"{JOB_NAME_LABEL}={self.job.name}"}
         first: list[Coroutine[Any, Any, Any]] = [
-            self._list("pods", self._namespaced("/api/v1", "pods"), selector),
+            self._readable("pods", self.output.pods(self.job.name)),
             self._list("StatefulSets", self._namespaced("/apis/apps/v1", "statefulsets"), selector),
-            self._evidence(),
+            self._readable("the evidence", self.output.evidence(self.job.name)),
         ]
-        found_pods, found_sets, evidence = await self.transport.together(first)
-        pods = sorted(filter(has_index, found_pods or ()), key=worker_index)
+        found_pods, found_sets, evidence = await self.output.transport.together(first)
+        pods = found_pods or ()
         state = _State(self.job, pods)
         about = [*map(name_of, found_sets or ()), *state.troubled, *state.claims] if state.has_events else []
         parts, events = self._second_round(state), [self._events(name) for name in dict.fromkeys(about)]
         pages = [self._metrics(pod) for pod in state.talking]
-        answers = await self.transport.together([*events, *pages, *parts.values()])
+        answers = await self.output.transport.together([*events, *pages, *parts.values()])
         found = dict(zip(parts, answers[len(events) + len(pages) :], strict=True))
         found |= found.pop("queue", None) or {}
         found["events"] = sorted((one for each in answers[: len(events)] for one in each or ()), key=_time_of_event)
         found |= self._said(zip(map(worker_index, state.talking), answers[len(events) :], strict=False))
         known = {name: value for name, value in found.items() if value is not None}
-        return Situation(self.job, pods=pods, evidence=evidence, unread=list(dict.fromkeys(self.unread)), **known)
+        unread = list(dict.fromkeys(self.unread))
+        return Situation(self.job, pods=pods, evidence=evidence or (), unread=unread, **known)
 
     def _said(self, pages: Iterable[tuple[int, str]]) -> dict[str, Any]:
         """Parses the agents' pages: the ranks' figures, or the workers' states while the job isn't running."""
@@ -111,8 +113,12 @@ class _Gathering:
 
     async def _get(self, what: str, path: str, query: Mapping[str, str] | None = None) -> Object | None:
         """Returns an answer, or None if the object or its type doesn't exist or the user may not read it."""
+        found = await self._readable(what, self.output.transport.request("GET", path, query=query or {}))
+        return None if found is None else mapping(found)
+
+    async def _readable(self, what: str, reading: Awaitable[T]) -> T | None:
         try:
-            return mapping(await self.transport.request("GET", path, query=query or {}))
+            return await reading
         except JobNotFound:
             return None
         except NotAllowed as error:
@@ -145,8 +151,12 @@ class _Gathering:
         found: dict[str, Any] = {"local_queues": local_queues}
         if workloads is not None:
             found["workload"] = next((one for one in workloads if name_of(one) == self.job.name), None)
-            mine = [one for one in workloads if text(one, "spec", "queueName") == queue]
-            found["pending"] = list(filter(_is_pending, mine))
+            found["pending"] = [
+                one
+                for one in workloads
+                if text(one, "spec", "queueName") == queue
+                and not (has_condition(one, "Finished") or has_condition(one, "QuotaReserved"))
+            ]
         local_queue = next((one for one in local_queues or () if name_of(one) == queue), None)
         if local_queue is not None:
             cluster_queue = text(local_queue, "spec", "clusterQueue")
@@ -160,17 +170,11 @@ class _Gathering:
         api = "/apis/visibility.kueue.x-k8s.io/v1beta1"
         path = self._namespaced(api, f"localqueues/{_part(queue)}/pendingworkloads")
         try:
-            answer = mapping(await self.transport.request("GET", path))
+            answer = mapping(await self.output.transport.request("GET", path))
         except ClientError:
             return None
         mine = next((one for one in mappings(answer.get("items")) if name_of(one) == self.job.name), None)
         return None if mine is None else whole(mine.get("positionInLocalQueue", 0))
-
-    async def _evidence(self) -> list[AttemptEvidence]:
-        path = self._namespaced("/api/v1", f"configmaps/{_part(evidence_name(self.job.name))}")
-        data = mapping((await self._get("the evidence", path) or {}).get("data"))
-        parsed = (AttemptEvidence.parse(value) for key, value in data.items() if attempt_of(key) is not None)
-        return [one for one in parsed if one is not None]
 
     async def _logs(self, state: _State) -> dict[str, str]:
         """Returns the logs of pods whose container crashes repeatedly, and the kept logs of a failed job."""
@@ -179,7 +183,7 @@ class _Gathering:
             path = self._namespaced("/api/v1", f"pods/{_part(name)}/log")
             query = {"container": "worker", "tailLines": str(LOG_LINES), "previous": "true"}
             try:
-                async with aclosing(self.transport.lines(path, query=query, read_seconds=5.0)) as lines:
+                async with aclosing(self.output.transport.lines(path, query=query, read_seconds=5.0)) as lines:
                     last = deque[bytes](maxlen=LOG_LINES)
                     async for line in lines:
                         last.append(line)
@@ -188,18 +192,16 @@ class _Gathering:
             found[name] = b"\n".join(last).decode("utf-8", "replace")
         failure = next(iter(self.job.status.failures), None)
         if self.job.finished and failure is not None and failure.worker is not None and failure.pod:
-            path = self._namespaced("/api/v1", f"configmaps/{_part(logs_name(self.job.name))}")
-            data = mapping((await self._get("the kept logs", path) or {}).get("data"))
-            log = data.get(log_key(failure.worker))
-            if isinstance(log, str):
-                found[failure.pod] = "\n".join(log.splitlines()[-LOG_LINES:])
+            kept = await self._readable("the kept logs", self.output.kept_logs(self.job.name)) or {}
+            if (log := kept.get(failure.worker)) is not None:
+                found[failure.pod] = "\n".join(log.lines[-LOG_LINES:])
         return found
 
     async def _metrics(self, pod: Object) -> str:
         """Returns the metrics page of a pod's agent. Few users may read it through the API server's proxy."""
         path = self._namespaced("/api/v1", f"pods/{_part(name_of(pod))}:{AGENT_PORT}/proxy/metrics")
         try:
-            page = await self.transport.beginning(path, limit=MAX_METRICS_BYTES, seconds=METRICS_SECONDS)
+            page = await self.output.transport.beginning(path, limit=MAX_METRICS_BYTES, seconds=METRICS_SECONDS)
         except ClientError:
             return ""
         return page.decode("utf-8", "replace")
@@ -230,7 +232,7 @@ class _State:
         elif job.phase == "Starting" and not unready:
             newest = sorted(pods, key=lambda pod: text(pod, "metadata", "creationTimestamp"), reverse=True)
             self.talking = newest[:MAX_STARTING_PODS]
-        self.ended_pods = [name_of(pod) for pod in pods if _ends_again(pod)][:2] if not job.finished else []
+        self.ended_pods = [] if job.finished else [name_of(pod) for pod in pods if _ends_again(pod)][:2]
 
 
 def _part(name: str) -> str:
@@ -241,10 +243,6 @@ def _part(name: str) -> str:
 def _ends_again(pod: Object) -> bool:
     reasons = {name: text(status, "state", "waiting", "reason") for name, status in containers(pod)}
     return reasons.get("worker") == "CrashLoopBackOff"
-
-
-def _is_pending(workload: Object) -> bool:
-    return not has_condition(workload, "Finished") and not has_condition(workload, "QuotaReserved")
 
 
 def _time_of_event(event: Object) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from trainmaster.client.errors import ClientError, InvalidRequest, NoCluster
+from trainmaster.client.objects import at
 from trainmaster_operator.api.v1alpha1 import GROUP, PLURAL, TERMINAL_PHASES, VERSION, JobStatus
 from trainmaster_operator.api.values import DNS_LABEL_PATTERN, SUBDOMAIN_PATTERN, show
 from trainmaster_operator.wire.names import POD_INDEX_LABEL
@@ -66,8 +67,7 @@ class TrainingJob:
     @property
     def to_be_suspended(self) -> bool:
         """Returns whether runPolicy.suspend is set; the operator then suspends the job."""
-        policy = (self.raw.get("spec") or {}).get("runPolicy")
-        return isinstance(policy, Mapping) and policy.get("suspend") is True
+        return at(self.raw, "spec", "runPolicy", "suspend") is True
 
     @property
     def phase(self) -> str:

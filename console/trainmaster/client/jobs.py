@@ -18,7 +18,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from trainmaster.client.async_jobs import AsyncJobClient
 from trainmaster.client.blocking import Blocking, iterate, run
-from trainmaster.client.transport import Transport, connect
+from trainmaster.client.server import server_for
+from trainmaster.client.transport import HttpTransport, Transport
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -65,8 +66,8 @@ class JobClient:
         transport: Transport | None = None,
     ) -> None:
         if transport is None:
-            transport, context_namespace = connect(kubeconfig, context)
-            namespace = namespace or context_namespace
+            server = server_for(kubeconfig, context)
+            transport, namespace = HttpTransport(server), namespace or server.namespace
         self.transport = transport
         # This client's coroutines block, so never await them in an event loop.
         self.asynchronous = AsyncJobClient(namespace, transport=Blocking(transport))

@@ -17,7 +17,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Hash
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from trainmaster_operator.api.kept_logs import marked_attempt
 
@@ -63,8 +63,8 @@ class Ended(NamedTuple):
 
 Lines = AsyncGenerator[WorkerLine, None]
 Source = TypeVar("Source", bound=Hashable)
-
-
+# A line or the end of a log, with the time of arrival (time.monotonic).
+Arrival = tuple[Source, WorkerLine | Ended, float]
 _Head = WorkerLine | Exception | None
 
 
@@ -99,14 +99,6 @@ async def _first(stream: Lines) -> _Head:
         return error
 
 
-class Arrival(NamedTuple):
-    """Arrival is a line or the end of a source, with the time of arrival (time.monotonic)."""
-
-    source: Hashable
-    item: WorkerLine | Ended
-    came: float
-
-
 class Room(Protocol):
     """Room is the part of asyncio.Event that a reader waits with."""
 
@@ -116,106 +108,37 @@ class Room(Protocol):
 
 
 @dataclass
-class _Ahead:
-    """_Ahead counts the characters of one stream: only its reader changes `read`, and only the consumer `consumed`."""
-
-    room: Room
-    read: int = 0
-    consumed: int = 0
-
-    @property
-    def size(self) -> int:
-        return self.read - self.consumed
-
-
-class Readers(ABC):
-    """Readers reads several streams at once. Subclasses read each in a thread or a task of its own."""
-
-    def __init__(self, ahead: int = MAX_AHEAD) -> None:
-        """`ahead` limits the characters read ahead in all streams together. Each stream may read MIN_AHEAD."""
-        self._most_ahead = ahead
-        self._ahead: dict[Hashable, _Ahead] = {}
-        self._closed = False
-
-    def add(self, source: Hashable, stream: Lines) -> None:
-        """Starts to read a stream."""
-        self._ahead[source] = ahead = _Ahead(self._new_room())
-        self._start(self._read(source, stream, ahead))
-
-    async def take(self, seconds: float | None) -> list[Arrival]:
-        """Returns all arrivals. If there are none, waits up to `seconds` for the first (None: forever)."""
-        found = await self._arrived(seconds)
-        for source, item, _ in found:
-            if isinstance(item, Ended):
-                del self._ahead[source]
-        return found
-
-    def passed(self, source: Hashable, line: WorkerLine) -> None:
-        """Makes room for further lines of a source after one of its lines was consumed."""
-        ahead = self._ahead.get(source)
-        if ahead is not None:
-            ahead.consumed += len(line.text)
-            # Wakes the reader when the buffer is half empty. If it were empty, the other streams' lines would wait.
-            if ahead.size <= self._share // 2:
-                ahead.room.set()
-
-    async def close(self) -> None:
-        """Ends all reading."""
-        self._closed = True
-        for ahead in self._ahead.values():
-            ahead.room.set()
-
-    @property
-    def _share(self) -> int:
-        """Returns the limit of characters read ahead of one stream."""
-        return max(MIN_AHEAD, self._most_ahead // max(1, len(self._ahead)))
-
-    async def _read(self, source: Hashable, stream: Lines, ahead: _Ahead) -> None:
-        error: Exception | None = None
-        try:
-            async with aclosing(stream) as lines:
-                async for line in lines:
-                    while ahead.size > self._share and not self._closed:
-                        ahead.room.clear()
-                        # The consumer may have made room before `clear`.
-                        if ahead.size > self._share // 2 and not self._closed:
-                            await ahead.room.wait()
-                    if self._closed:
-                        return
-                    ahead.read += len(line.text)
-                    self._put(Arrival(source, line, time.monotonic()))
-        except Exception as found:
-            error = found
-        self._put(Arrival(source, Ended(error), time.monotonic()))
-
-    @abstractmethod
-    def _new_room(self) -> Room: ...
-
-    @abstractmethod
-    def _start(self, reading: Coroutine[Any, Any, None]) -> None: ...
-
-    @abstractmethod
-    def _put(self, arrival: Arrival) -> None: ...
-
-    @abstractmethod
-    async def _arrived(self, seconds: float | None) -> list[Arrival]: ...
-
-
-@dataclass
 class _Log:
     """_Log contains the lines of one log that aren't consumed yet, each with its time of arrival."""
 
+    # The log's reader waits here for a slow consumer.
+    room: Room
     # Until this time, lines of other logs wait for the next line of this log.
     until: float
     lines: deque[tuple[WorkerLine, float]] = field(default_factory=deque)
     ended: Ended | None = None
+    # Numbers of characters. Only the log's reader changes `read`, and only the consumer `consumed`.
+    read: int = 0
+    consumed: int = 0
+
+    @property
+    def ahead(self) -> int:
+        return self.read - self.consumed
 
 
-class Merger(Generic[Source]):
-    """Merger merges logs that readers follow; more can be added at any time."""
+class Merger(ABC, Generic[Source]):
+    """Merger follows logs and merges them; more can be added at any time.
 
-    def __init__(self, readers: Readers, hold_seconds: float = HOLD_SECONDS) -> None:
-        self._readers = readers
+    Subclasses read each log in a thread or a task of its own.
+    """
+
+    # What a reader waits with for a slow consumer, and what the lines arrive in.
+    room: ClassVar[type[Room]]
+    queue: ClassVar[type[Any]]
+
+    def __init__(self, ahead: int = MAX_AHEAD, hold_seconds: float = HOLD_SECONDS) -> None:
+        """`ahead` limits the characters read ahead in all logs together. Each log may read MIN_AHEAD."""
+        self._most_ahead = ahead
         self._hold_seconds = hold_seconds
         self._logs: dict[Source, _Log] = {}
         # For each log that has lines: the first line's time, a sequence number and the log.
@@ -223,6 +146,8 @@ class Merger(Generic[Source]):
         self._order = count()
         # Logs that have ended and are completely consumed.
         self._over: deque[tuple[Source, Ended]] = deque()
+        self._closed = False
+        self._arrivals = self.queue()
 
     @property
     def sources(self) -> set[Source]:
@@ -231,8 +156,8 @@ class Merger(Generic[Source]):
 
     def add(self, source: Source, stream: Lines) -> None:
         """Adds a log. Other lines don't wait for its first line, because its earlier lines have already been read."""
-        self._logs[source] = _Log(time.monotonic())
-        self._readers.add(source, stream)
+        self._logs[source] = log = _Log(self.room(), time.monotonic())
+        self._start(self._read(source, stream, log))
 
     async def next(self, deadline: float = math.inf) -> tuple[Source, WorkerLine | Ended] | None:
         """Returns the oldest of the logs' next lines, or a log's end, or None at the deadline (time.monotonic)."""
@@ -253,13 +178,48 @@ class Merger(Generic[Source]):
 
     async def close(self) -> None:
         """Ends all reading."""
-        await self._readers.close()
+        self._closed = True
+        for log in self._logs.values():
+            log.room.set()
+
+    @property
+    def _share(self) -> int:
+        """Returns the limit of characters read ahead of one log."""
+        return max(MIN_AHEAD, self._most_ahead // max(1, len(self._logs)))
+
+    async def _read(self, source: Source, stream: Lines, log: _Log) -> None:
+        error: Exception | None = None
+        try:
+            async with aclosing(stream) as lines:
+                async for line in lines:
+                    while log.ahead > self._share and not self._closed:
+                        log.room.clear()
+                        # The consumer may have made room before `clear`.
+                        if log.ahead > self._share // 2 and not self._closed:
+                            await log.room.wait()
+                    if self._closed:
+                        return
+                    log.read += len(line.text)
+                    self._arrivals.put_nowait((source, line, time.monotonic()))
+        except Exception as found:
+            error = found
+        self._arrivals.put_nowait((source, Ended(error), time.monotonic()))
+
+    @abstractmethod
+    def _start(self, reading: Coroutine[Any, Any, None]) -> None: ...
+
+    @abstractmethod
+    async def _arrived(self, seconds: float | None) -> list[Arrival[Source]]:
+        """Returns all arrivals. If there are none, waits up to `seconds` for the first (None: forever)."""
 
     def _pop(self, now: float) -> tuple[Source, WorkerLine]:
         _, _, source = heapq.heappop(self._heads)
         log = self._logs[source]
         line, _ = log.lines.popleft()
-        self._readers.passed(source, line)
+        log.consumed += len(line.text)
+        # Wakes the reader when the buffer is half empty. If it were empty, the other logs' lines would wait.
+        if log.ahead <= self._share // 2:
+            log.room.set()
         if log.lines:
             self._push(source, log)
         elif log.ended is not None:
@@ -278,8 +238,7 @@ class Merger(Generic[Source]):
         return max(came + self._hold_seconds, *(log.until for log in self._logs.values() if not log.lines)) - now
 
     async def _take(self, seconds: float | None) -> None:
-        for key, item, came in await self._readers.take(seconds):
-            source: Source = key  # type: ignore[assignment]
+        for source, item, came in await self._arrived(seconds):
             log = self._logs[source]
             if isinstance(item, WorkerLine):
                 log.lines.append((item, came))

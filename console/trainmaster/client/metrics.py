@@ -14,6 +14,7 @@ from typing import Any
 
 from trainmaster.client.errors import ClientError
 from trainmaster.client.job import worker_index
+from trainmaster.client.objects import text
 from trainmaster.client.transport import AsyncTransport
 from trainmaster_operator.wire.limits import MAX_INDEX, MAX_PROCESSES
 from trainmaster_operator.wire.names import AGENT_PORT
@@ -88,7 +89,7 @@ async def job_metrics(
 async def _worker(
     transport: AsyncTransport, namespace: str, pod: Mapping[str, Any], most: int
 ) -> tuple[list[RankMetrics], str | None]:
-    phase = (pod.get("status") or {}).get("phase")
+    phase = text(pod, "status", "phase")
     if phase != "Running":
         return [], f"its pod is {phase or 'new'}"
     path = f"/api/v1/namespaces/{namespace}/pods/{pod['metadata']['name']}:{AGENT_PORT}/proxy/metrics"
@@ -115,16 +116,15 @@ def parse_metrics(worker: int, page: str, most: int = MAX_PROCESSES) -> list[Ran
 
 def parse_worker_state(worker: int, page: str) -> WorkerState | None:
     """Parses the attempt and the state from an agent's page. Returns None if either is missing."""
-    attempt = _ATTEMPT.search(page)
-    state = _STATE.search(page)
+    attempt, state = _ATTEMPT.search(page), _STATE.search(page)
     if attempt is None or state is None or state[1] not in STATES:
         return None
     return WorkerState(worker, int(attempt[1]), state[1])
 
 
-def _figure(text: str) -> float | None:
+def _figure(word: str) -> float | None:
     try:
-        value = float(text)
+        value = float(word)
     except ValueError:
         return None
     return value if math.isfinite(value) and abs(value) < 2**53 else None

@@ -20,11 +20,13 @@ from trainmaster.client.job import (
     require_seconds,
     worker_index,
 )
+from trainmaster.client.objects import items, text
 from trainmaster.client.transport import AsyncTransport
 from trainmaster_operator.api.evidence import AttemptEvidence, attempt_of, evidence_name
 from trainmaster_operator.api.kept_logs import KeptLog, kept_workers, logs_name
 from trainmaster_operator.api.times import to_whole_text
 from trainmaster_operator.wire.names import JOB_NAME_LABEL
+from trainmaster_operator.wire.values import mapping, whole
 
 
 class Output:
@@ -82,7 +84,7 @@ class Output:
         """Returns the evidence of failed attempts, oldest first, even after the pods are gone."""
         require_name_text(name)
         data = await self._config_map(evidence_name(name))
-        parsed = (AttemptEvidence.parse(text) for key, text in data.items() if attempt_of(key) is not None)
+        parsed = (AttemptEvidence.parse(value) for key, value in data.items() if attempt_of(key) is not None)
         return sorted((one for one in parsed if one is not None), key=lambda one: one.attempt)
 
     async def _decoded(self, path: str, query: Mapping[str, str]) -> AsyncGenerator[str, None]:
@@ -123,33 +125,31 @@ class Container(NamedTuple):
 def container_of(pod: Mapping[str, Any]) -> Container:
     """Returns the current container of a worker's pod."""
     metadata = pod["metadata"]
-    restarts = (_worker_status(pod) or {}).get("restartCount")
-    count = restarts if isinstance(restarts, int) else 0
-    return Container(worker_index(pod), metadata["name"], str(metadata.get("uid")), count)
+    restarts = whole(_worker_status(pod).get("restartCount")) or 0
+    return Container(worker_index(pod), metadata["name"], str(metadata.get("uid")), restarts)
 
 
 def containers_of(pod: Mapping[str, Any]) -> list[Container]:
     """Returns the containers whose logs the kubelet may still store, the older one first."""
     container = container_of(pod)
     # While a container waits for its next start, its log is still that of the previous container.
-    waits = "waiting" in ((_worker_status(pod) or {}).get("state") or {})
+    waits = "waiting" in mapping(_worker_status(pod).get("state"))
     return [container.before, container] if container.restarts > 0 and not waits else [container]
 
 
 def has_started(pod: Mapping[str, Any]) -> bool:
     """Returns whether the worker's container has a log."""
     status = _worker_status(pod)
-    if status is None:
-        return bool((pod.get("status") or {}).get("phase") != "Pending")
-    return "waiting" not in (status.get("state") or {}) or bool(status.get("restartCount"))
+    if not status:
+        return text(pod, "status", "phase") != "Pending"
+    return "waiting" not in mapping(status.get("state")) or bool(status.get("restartCount"))
 
 
 def runs(pod: Mapping[str, Any]) -> bool:
     """Returns whether the worker's container is running in a pod that isn't being deleted."""
-    state = (_worker_status(pod) or {}).get("state") or {}
+    state = mapping(_worker_status(pod).get("state"))
     return "running" in state and not pod["metadata"].get("deletionTimestamp")
 
 
-def _worker_status(pod: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    statuses = (pod.get("status") or {}).get("containerStatuses") or []
-    return next((each for each in statuses if each.get("name") == "worker"), None)
+def _worker_status(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+    return next((each for each in items(pod, "status", "containerStatuses") if each.get("name") == "worker"), {})

@@ -37,12 +37,11 @@ class Access:
 
     def to_review(self) -> dict[str, Any]:
         """Returns the SelfSubjectAccessReview for this action."""
-        asked = {"verb": self.verb, "group": self.group, "resource": self.resource, "subresource": self.subresource}
-        attributes = {**asked, "namespace": self.namespace, "name": self.name}
+        attributes = {name: value for name, value in vars(self).items() if value}
         return {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": {name: value for name, value in attributes.items() if value}},
+            "spec": {"resourceAttributes": attributes},
         }
 
 

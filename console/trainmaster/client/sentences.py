@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from trainmaster.client.job import TrainingJob
-from trainmaster_operator.wire.values import mapping, mappings, whole
+from trainmaster.client.objects import at, items
+from trainmaster_operator.wire.values import whole
 
 # Types of volumes that are removed with the pod or can't store checkpoints.
 _SHORT_LIVED = frozenset({"emptyDir", "ephemeral", "configMap", "secret", "downwardAPI", "projected", "image"})
@@ -14,16 +15,14 @@ def lost_checkpoints(job: TrainingJob) -> str | None:
     """Describes the checkpoints that a suspended job loses with its pods. None if none are lost, or if unknown."""
     if job.status.attempt == 0:
         return None
-    spec = mapping(job.raw.get("spec"))
-    checkpoint = spec.get("checkpoint")
-    if checkpoint is not None:
-        if not mapping(mapping(checkpoint).get("volume")).get("emptyDir"):
+    if (checkpoint := at(job.raw, "spec", "checkpoint")) is not None:
+        if not at(checkpoint, "volume", "emptyDir"):
             return None
         return (
             f"the checkpoints of {job.name} are on an emptyDir, which goes with its pods: it begins at step 0 when it "
             "is resumed"
         )
-    volumes = mappings(mapping(mapping(spec.get("podTemplate")).get("spec")).get("volumes"))
+    volumes = items(job.raw, "spec", "podTemplate", "spec", "volumes")
     if not all(volume.keys() - {"name"} <= _SHORT_LIVED for volume in volumes):
         return None
     return (

@@ -155,13 +155,11 @@ def _of_pod() -> Server:
 def _with_account(server: Server) -> Server:
     """Returns the server with the pod's service account. Raises NoCluster."""
     token = TokenFile(SERVICE_ACCOUNT / "token")
-    try:
-        namespace = (SERVICE_ACCOUNT / "namespace").read_text(encoding="utf-8").strip()
-    except (OSError, ValueError) as error:
-        raise NoCluster(NO_CLUSTER) from error
-    if token() is None:
-        raise NoCluster(NO_CLUSTER)
-    return replace(server, authorization=token, namespace=namespace)
+    if token() is not None:
+        with suppress(OSError, ValueError):
+            namespace = (SERVICE_ACCOUNT / "namespace").read_text(encoding="utf-8").strip()
+            return replace(server, authorization=token, namespace=namespace)
+    raise NoCluster(NO_CLUSTER)
 
 
 def environment_proxy(address: str) -> str | None:

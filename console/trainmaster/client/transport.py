@@ -7,7 +7,6 @@ aiohttp 0.28 s and httpx 0.40 s. Importing the official client takes longer than
 from __future__ import annotations
 
 import math
-import os
 import ssl
 import time
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping, Sequence
@@ -20,8 +19,8 @@ from urllib3.exceptions import HTTPError, InsecureRequestWarning, ReadTimeoutErr
 
 from trainmaster.client.answers import Answer, Reader
 from trainmaster.client.errors import InvalidRequest, NoCluster, NotAllowed
-from trainmaster.client.merging import Readers
-from trainmaster.client.server import Server, server_for
+from trainmaster.client.merging import Merger
+from trainmaster.client.server import Server
 from trainmaster_operator import __version__
 from trainmaster_operator.api.json_codec import encode
 from trainmaster_operator.kubeconfig import KubeconfigError
@@ -55,13 +54,13 @@ class Transport(Protocol):
     """Transport is the interface of `JobClient`'s connection. Tests replace it."""
 
     def request(self, method: str, path: str, **options: Unpack[RequestOptions]) -> Any:
-        """Sends one request and returns the decoded JSON. Raises a ClientError."""
+        """Sends one request and returns the decoded JSON object, which contains `kind`. Raises a ClientError."""
 
     def lines(self, path: str, *, query: Mapping[str, str], read_seconds: float | None) -> Iterator[bytes]:
-        """Yields the lines of a streaming answer (a watch, a log), until it ends."""
+        """Yields the lines of a streaming answer, until the server ends it or is silent for `read_seconds`."""
 
     def beginning(self, path: str, *, limit: int, seconds: float) -> bytes:
-        """Returns the first bytes of an answer that isn't JSON."""
+        """Returns the first bytes of an answer that isn't JSON. Raises NoCluster if they don't arrive in time."""
 
 
 class AsyncTransport(Protocol):
@@ -79,8 +78,8 @@ class AsyncTransport(Protocol):
     async def together(self, parts: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
         """Runs several coroutines at once and returns their results. They must not raise."""
 
-    def readers(self) -> Readers:
-        """Returns readers that read several streams at once."""
+    def merger(self) -> Merger[Any]:
+        """Returns a merger that reads several logs at once."""
 
 
 class LineSplitter:
@@ -114,13 +113,11 @@ class HttpTransport:
         self._pool = _pool(server)
 
     def request(self, method: str, path: str, **options: Unpack[RequestOptions]) -> Any:
-        """Sends one request and returns the decoded JSON object, which contains `kind`."""
         limit = _Limit(self._seconds)
         response = self._send(method, path, limit, **options)
         return self._reader.decoded(self._whole(response, limit))
 
     def lines(self, path: str, *, query: Mapping[str, str], read_seconds: float | None) -> Iterator[bytes]:
-        """Yields the lines of a streaming answer, until the server ends it or is silent for `read_seconds`."""
         response = self._send("GET", path, _Limit(None, read_seconds), query=query)
         splitter = LineSplitter(path)
         try:
@@ -134,7 +131,6 @@ class HttpTransport:
             response.close()
 
     def beginning(self, path: str, *, limit: int, seconds: float) -> bytes:
-        """Returns the first bytes of an answer that isn't JSON. Raises NoCluster if they don't arrive in time."""
         time_limit = _Limit(seconds)
         return self._body(self._send("GET", path, time_limit), time_limit, limit)
 
@@ -262,12 +258,6 @@ def _pool(server: Server) -> urllib3.PoolManager:
     return urllib3.ProxyManager(server.proxy, proxy_headers=headers, **options)
 
 
-def connect(kubeconfig: str | os.PathLike[str] | None = None, context: str | None = None) -> tuple[HttpTransport, str]:
-    """Returns a transport by kubeconfig or from inside a pod, and the context's namespace. Raises NoCluster."""
-    server = server_for(kubeconfig, context)
-    return HttpTransport(server), server.namespace
-
-
 @dataclass(frozen=True)
 class ReadOnlyTransport:
     """ReadOnlyTransport sends only GET requests, for programs that read on behalf of others."""
@@ -281,9 +271,7 @@ class ReadOnlyTransport:
         return self.transport.request("GET", path, **options)
 
     def lines(self, path: str, *, query: Mapping[str, str], read_seconds: float | None) -> Iterator[bytes]:
-        """Yields the lines of a streaming answer."""
         return self.transport.lines(path, query=query, read_seconds=read_seconds)
 
     def beginning(self, path: str, *, limit: int, seconds: float) -> bytes:
-        """Returns the first bytes of an answer."""
         return self.transport.beginning(path, limit=limit, seconds=seconds)

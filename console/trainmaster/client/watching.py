@@ -11,9 +11,9 @@ from urllib.parse import quote
 
 from trainmaster.client.errors import InvalidRequest, JobNotFound, WaitTimeout
 from trainmaster.client.job import TrainingJob, collection_path, items_of, label_query
+from trainmaster.client.objects import text
 from trainmaster.client.transport import AsyncTransport
 from trainmaster_operator.api.json_codec import decode
-from trainmaster_operator.wire.values import mapping
 
 # If a watch is silent for this long (seconds), it is reopened, because its connection may be half-open.
 WATCH_SECONDS = 60
@@ -84,20 +84,20 @@ async def watch_objects(
     known: dict[str, Mapping[str, Any]] = {}
     while True:
         answer = await transport.request("GET", path, query=narrowed or {})
-        listed = {_metadata(item, "uid"): item for item in items_of(answer)}
+        listed = {text(item, "metadata", "uid"): item for item in items_of(answer)}
         for uid in known.keys() - listed.keys():
             yield "DELETED", known[uid]
         for uid, item in listed.items():
             if uid not in known:
                 yield "ADDED", item
-            elif _metadata(known[uid], "resourceVersion") != _metadata(item, "resourceVersion"):
+            elif text(known[uid], "metadata", "resourceVersion") != text(item, "metadata", "resourceVersion"):
                 yield "MODIFIED", item
         known = listed
-        async with aclosing(changes(transport, path, _metadata(answer, "resourceVersion"), narrowed)) as changed:
+        async with aclosing(changes(transport, path, text(answer, "metadata", "resourceVersion"), narrowed)) as changed:
             async for kind, item in changed:
-                known[_metadata(item, "uid")] = item
+                known[text(item, "metadata", "uid")] = item
                 if kind == "DELETED":
-                    del known[_metadata(item, "uid")]
+                    del known[text(item, "metadata", "uid")]
                 yield kind, item
 
 
@@ -127,7 +127,3 @@ async def changes(
     if time.monotonic() - began < REOPEN_SECONDS:
         # This pause prevents a busy loop if a server ends watches at once.
         await transport.sleep(REOPEN_SECONDS)
-
-
-def _metadata(found: Mapping[str, Any], name: str) -> str:
-    return str(mapping(found.get("metadata")).get(name) or "")

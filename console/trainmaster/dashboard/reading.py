@@ -18,8 +18,8 @@ from typing import Any, TypeVar, Unpack
 import aiohttp
 
 from trainmaster.client.answers import Answer, Reader
-from trainmaster.client.asynchronous import AiohttpTransport, TaskReaders
-from trainmaster.client.merging import Readers
+from trainmaster.client.asynchronous import AiohttpTransport, TaskMerger
+from trainmaster.client.merging import Merger
 from trainmaster.client.server import Server
 from trainmaster.client.transport import READ_SECONDS, RequestOptions
 from trainmaster.dashboard.shapes import RECORDED_JOB, Fields, answer_shape, item_shape
@@ -153,9 +153,9 @@ class ViewerTransport(BoundedTransport):
 
         return list(await asyncio.gather(*map(limited, parts)))
 
-    def readers(self) -> Readers:
-        """Returns readers that read several streams at once."""
-        return TaskReaders(ahead=0)
+    def merger(self) -> Merger[Any]:
+        """Returns a merger that reads several logs at once."""
+        return TaskMerger(ahead=0)
 
     async def _trimmed(self, response: aiohttp.ClientResponse, shape: Fields) -> dict[str, Any]:
         """Returns an answer's trimmed object. Raises NoCluster if it isn't an object with a kind."""

@@ -27,8 +27,8 @@ import yaml
 from trainmaster.client import NoCluster
 from trainmaster.client import server as servers
 from trainmaster.client.asynchronous import AiohttpTransport
-from trainmaster.client.server import Server, TokenFile
-from trainmaster.client.transport import HttpTransport, connect
+from trainmaster.client.server import Server, TokenFile, find_server
+from trainmaster.client.transport import HttpTransport
 
 AUTHORITY = trustme.CA()
 ANN = AUTHORITY.issue_cert("ann@example.com")
@@ -111,9 +111,9 @@ def connected(
     }
     path = folder / "kubeconfig"
     path.write_text(yaml.safe_dump(document))
-    transport, namespace = connect(str(path))
-    assert namespace == "team"
-    return transport
+    server = find_server(str(path))
+    assert server.namespace == "team"
+    return HttpTransport(server)
 
 
 def test_a_server_is_trusted_by_the_kubeconfigs_authority_and_no_other(tmp_path: Path) -> None:
@@ -215,11 +215,12 @@ def test_a_pod_asks_with_its_service_account_whose_token_is_read_again(
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(served.port))
         with pytest.raises(NoCluster, match=r"^No cluster is configured: set KUBECONFIG"):
-            connect()
+            find_server()
         (tmp_path / "ca.crt").write_bytes(AUTHORITY.cert_pem.bytes())
         (tmp_path / "token").write_text("first\n")
         (tmp_path / "namespace").write_text("team\n")
-        transport, namespace = connect()
+        server = find_server()
+        transport, namespace = HttpTransport(server), server.namespace
         transport.request("GET", "/api")
         (tmp_path / "token").write_text("second\n")
         transport.request("GET", "/api")
@@ -262,7 +263,7 @@ def test_the_official_client_is_loaded_for_auth_providers_only(tmp_path: Path) -
     with serving(None) as served:
         address = f"http://127.0.0.1:{served.port}"
         program = (
-            "import sys; from trainmaster.client.transport import connect; t, _ = connect(sys.argv[1]); "
+            "import sys; from trainmaster.client import JobClient; t = JobClient(kubeconfig=sys.argv[1]).transport; "
             "t.request('GET', '/api'); print('kubernetes' in sys.modules, 'asyncio' in sys.modules)"
         )
         for each, loaded in (({"token": "t"}, "False False\n"), (user, "True")):

@@ -27,7 +27,7 @@ from trainmaster.client import (
 )
 from trainmaster.client.asynchronous import AiohttpTransport
 from trainmaster.client.server import Fixed, Server
-from trainmaster.client.transport import MOST_LOG_LINE, HttpTransport, connect
+from trainmaster.client.transport import MOST_LOG_LINE, HttpTransport
 
 
 def test_a_kubeconfig_that_isnt_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,7 +257,7 @@ LARGE = Answer(200, "text/plain", b"x" * 100_000)
 
 def test_of_an_answer_that_is_no_object_the_beginning_is_read(tmp_path: Path) -> None:
     with serving(LARGE) as url:
-        transport, _ = connect(kubeconfig(tmp_path, url))
+        transport = HttpTransport(find_server(kubeconfig(tmp_path, url)))
         assert transport.beginning("/metrics", limit=70_000, seconds=5) == b"x" * 70_000
         assert asyncio.run(beginning(url)) == b"x" * 70_000
 
@@ -273,7 +273,7 @@ async def beginning(url: str) -> bytes:
 def test_a_line_of_a_log_that_never_ends_comes_in_pieces(tmp_path: Path) -> None:
     endless = b"x" * (3 * MOST_LOG_LINE)
     with serving(Answer(200, "text/plain", endless + b"\nthe next")) as url:
-        transport, _ = connect(kubeconfig(tmp_path, url))
+        transport = HttpTransport(find_server(kubeconfig(tmp_path, url)))
         found = list(transport.lines("/api/v1/namespaces/team/pods/bert-0/log", query={}, read_seconds=5))
         for lines in (found, asyncio.run(all_lines(url, "/log"))):
             assert b"".join(lines) == endless + b"the next" and lines[-1] == b"the next"
@@ -292,7 +292,7 @@ async def all_lines(url: str, path: str) -> list[bytes]:
 
 def test_an_answer_that_comes_drop_by_drop_is_given_up(tmp_path: Path) -> None:
     with dripping() as url:
-        transport, _ = connect(kubeconfig(tmp_path, url))
+        transport = HttpTransport(find_server(kubeconfig(tmp_path, url)))
         began = time.monotonic()
         with pytest.raises(NoCluster, match=r"^The answer of the cluster at http.* broke off: not whole after 0\.5 s"):
             transport.beginning("/metrics", limit=70_000, seconds=0.5)

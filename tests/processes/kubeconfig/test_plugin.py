@@ -13,7 +13,8 @@ import pytest
 import yaml
 
 from trainmaster.client import NoCluster
-from trainmaster.client.transport import connect
+from trainmaster.client.server import find_server
+from trainmaster.client.transport import HttpTransport
 from trainmaster_operator.controller.apiserver.connection import connect as connect_operator
 from trainmaster_operator.kubeconfig import Credentials, KubeconfigError, plugin, read_kubeconfig
 
@@ -167,7 +168,7 @@ def expiring(get_token: Path, runs: Path) -> None:
 
 def test_a_client_asks_the_plugin_again_when_its_credentials_expire(tmp_path: Path, get_token: Path) -> None:
     expiring(get_token, tmp_path / "runs")
-    transport, _ = connect(kubeconfig(tmp_path))
+    transport = HttpTransport(find_server(str(kubeconfig(tmp_path))))
     assert (tmp_path / "runs").read_text() == "\n"
     assert [transport.server.authorization() for _ in range(2)] == ["Bearer 2", "Bearer 3"]
     failing(get_token)

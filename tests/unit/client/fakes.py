@@ -11,7 +11,7 @@ Answer = Callable[[], Any]
 
 
 def job(name: str = "reviews", *, version: str = "1", **status: Any) -> dict[str, Any]:
-    """A DistributedTrainingJob as the API server gives it."""
+    """Returns a DistributedTrainingJob as the API server does."""
     return {
         "apiVersion": "trainmaster.dev/v1alpha1",
         "kind": "DistributedTrainingJob",
@@ -28,7 +28,7 @@ def job(name: str = "reviews", *, version: str = "1", **status: Any) -> dict[str
 
 
 def pod(worker: int, *, name: str = "reviews", **status: Any) -> dict[str, Any]:
-    """One worker's pod."""
+    """Returns a worker's pod."""
     return {
         "metadata": {
             "name": f"{name}-{worker}",
@@ -41,13 +41,13 @@ def pod(worker: int, *, name: str = "reviews", **status: Any) -> dict[str, Any]:
 
 
 def event(kind: str, changed: Mapping[str, Any]) -> bytes:
-    """A line of a watch."""
+    """Returns a line of a watch."""
     return json.dumps({"type": kind, "object": changed}).encode()
 
 
 @dataclass
 class FakeTransport:
-    """Answers requests by `METHOD path`; streams by path. What was asked stands in `asked`."""
+    """FakeTransport answers requests by `METHOD path`, and streams by path. `asked` records the requests."""
 
     answers: dict[str, Any] = field(default_factory=dict)
     streams: dict[str, list[Any]] = field(default_factory=dict)

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from tests.unit.client.fakes import FakeTransport
-from trainmaster.client.asynchronous import TaskReaders
-from trainmaster.client.blocking import Blocking, ThreadReaders, iterate
-from trainmaster.client.merging import MIN_AHEAD, Ended, Lines, Merger, Readers, WorkerLine, merged
+from trainmaster.client.asynchronous import TaskMerger
+from trainmaster.client.blocking import Blocking, ThreadMerger, iterate
+from trainmaster.client.merging import MIN_AHEAD, Ended, Lines, Merger, WorkerLine, merged
 
-BOTH = pytest.mark.parametrize("readers", [ThreadReaders, TaskReaders])
+BOTH = pytest.mark.parametrize("merging", [ThreadMerger, TaskMerger])
 
 
 async def stream(worker: int, *times: float) -> Lines:
@@ -74,8 +74,8 @@ def test_an_error_of_a_log_that_is_there_is_raised() -> None:
 
 
 @BOTH
-async def test_followed_lines_come_in_the_order_of_time_also_where_little_is_read_ahead(readers: Any) -> None:
-    merger: Merger[str] = Merger(readers(ahead=0))
+async def test_followed_lines_come_in_the_order_of_time_also_where_little_is_read_ahead(merging: Any) -> None:
+    merger: Merger[str] = merging(ahead=0)
     merger.add("a", stream(0, *range(0, 200, 2)))
     merger.add("b", stream(1, *range(1, 200, 2)))
     merger.add("c", stream(2))
@@ -84,7 +84,7 @@ async def test_followed_lines_come_in_the_order_of_time_also_where_little_is_rea
 
 
 @BOTH
-async def test_a_slow_consumer_is_waited_for_in_bounded_memory(readers: Any) -> None:
+async def test_a_slow_consumer_is_waited_for_in_bounded_memory(merging: Any) -> None:
     read = 0
 
     async def long() -> Lines:
@@ -93,7 +93,7 @@ async def test_a_slow_consumer_is_waited_for_in_bounded_memory(readers: Any) -> 
             read += 1
             yield WorkerLine(at, 0, "x" * (MIN_AHEAD // 10))
 
-    merger: Merger[str] = Merger(readers(ahead=0), hold_seconds=0.0)
+    merger: Merger[str] = merging(ahead=0, hold_seconds=0.0)
     merger.add("a", long())
     await asyncio.sleep(0.2)
     assert read < 15, "the reader stops when this much is waiting"
@@ -107,7 +107,7 @@ async def test_a_line_is_held_back_until_all_logs_have_shown_a_later_one() -> No
         await ready.wait()
         yield WorkerLine(1, 1, "first")
 
-    merger: Merger[str] = Merger(TaskReaders(), hold_seconds=60)
+    merger: Merger[str] = TaskMerger(hold_seconds=60)
     merger.add("a", stream(0, 2))
     merger.add("b", late())
     assert await merger.next(time.monotonic() + 0.01) is None
@@ -121,8 +121,7 @@ async def test_a_line_is_held_back_until_all_logs_have_shown_a_later_one() -> No
 
 
 async def test_a_silent_log_holds_the_others_back_for_a_moment_only() -> None:
-    readers: Readers = TaskReaders()
-    merger: Merger[str] = Merger(readers)
+    merger: Merger[str] = TaskMerger()
     merger.add("silent", never(0))
     merger.add("talks", never(1, *range(1000)))
     began = time.monotonic()
@@ -136,20 +135,20 @@ async def test_a_silent_log_holds_the_others_back_for_a_moment_only() -> None:
 
 @BOTH
 @pytest.mark.parametrize("logs", [1, 300])
-async def test_every_line_of_every_log_comes_once(readers: Any, logs: int) -> None:
-    merger: Merger[str] = Merger(readers(), hold_seconds=5.0)
+async def test_every_line_of_every_log_comes_once(merging: Any, logs: int) -> None:
+    merger: Merger[str] = merging(hold_seconds=5.0)
     for worker in range(logs):
         merger.add(str(worker), stream(worker, 1, 2, 3))
     assert await times(merger) == sorted([1, 2, 3] * logs)
 
 
 @BOTH
-async def test_what_ended_the_reading_is_passed_on_behind_the_lines(readers: Any) -> None:
+async def test_what_ended_the_reading_is_passed_on_behind_the_lines(merging: Any) -> None:
     async def breaks() -> AsyncGenerator[WorkerLine, None]:
         yield WorkerLine(1, 0, "one")
         raise OSError("broke")
 
-    merger: Merger[str] = Merger(readers())
+    merger: Merger[str] = merging()
     merger.add("a", breaks())
     assert await merger.next() == ("a", WorkerLine(1, 0, "one"))
     ended = await merger.next()

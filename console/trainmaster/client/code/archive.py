@@ -71,10 +71,6 @@ class Archive:
         """Returns whether the archive fits into a ConfigMap."""
         return len(self.data) <= MAX_CONFIG_MAP_BYTES
 
-    def largest(self) -> str:
-        """Returns the largest files with their sizes, for a message."""
-        return _largest(self.sizes)
-
     def summary(self) -> str:
         """Returns a line with the number of files, their total size, and the files left out with the reasons."""
         files = "1 file" if len(self.sizes) == 1 else f"{len(self.sizes)} files"
@@ -110,7 +106,7 @@ def archive_folder(folder: str | Path) -> Archive:
             sizes = {**_sizes(files), name: found.st_size}
             raise InvalidRequest(
                 f"{folder} has more than {MAX_CODE_FILES} files or {size_text(MAX_UNPACKED_CODE_BYTES)}; leave data "
-                f"and checkpoints out by a .trainmasterignore: the largest are {_largest(sizes)}"
+                f"and checkpoints out by a .trainmasterignore: the largest are {largest_files(sizes)}"
             )
         with _readable(place):
             content = place.read_bytes()
@@ -166,7 +162,8 @@ def _walk(
         is_folder = stat.S_ISDIR(found.st_mode)
         shown = f"{path}/" if is_folder else str(path)
         is_named, reason = _ignored(path, ignores, is_folder=is_folder)
-        if not _is_portable(entry.name):
+        if any("\ud800" <= letter <= "\udfff" for letter in entry.name):
+            # Python represents bytes that aren't UTF-8 by surrogates.
             left_out.append(LeftOut(shown, "no name in UTF-8"))
         elif reason is not None:
             left_out.append(LeftOut(shown, reason))
@@ -208,14 +205,6 @@ def _lines(path: Path) -> list[str]:
         return path.read_text(encoding="utf-8", errors="replace").splitlines()
 
 
-def _is_portable(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _stays_inside(path: PurePosixPath, target: str) -> bool:
     if target.startswith("/"):
         return False
@@ -247,7 +236,7 @@ def archive_files(
     if len(data) > MAX_CODE_BYTES:
         raise InvalidRequest(
             f"the code has {size_text(len(data))} compressed, and a job takes {size_text(MAX_CODE_BYTES)} at most; "
-            f"leave data and checkpoints out by a .trainmasterignore: the largest are {_largest(sizes)}"
+            f"leave data and checkpoints out by a .trainmasterignore: the largest are {largest_files(sizes)}"
         )
     return Archive(data, sha256(data).hexdigest(), sizes, tuple(left_out), folder)
 
@@ -261,7 +250,8 @@ def _some(paths: Sequence[str]) -> str:
     return ", ".join(paths[:NAMED_FILES]) + (f" and {more} more" if more > 0 else "")
 
 
-def _largest(sizes: Mapping[str, int]) -> str:
+def largest_files(sizes: Mapping[str, int]) -> str:
+    """Returns the largest files with their sizes, for a message."""
     largest = sorted(sizes, key=lambda name: (-sizes[name], name))[:NAMED_FILES]
     return ", ".join(f"{name} ({size_text(sizes[name])})" for name in largest)
 

@@ -33,12 +33,9 @@ UPLOAD_ANNOTATION = "trainmaster.dev/upload"
 # Fields of the job's podTemplate that the pod needs to start on the workers' nodes.
 _TAKEN_FROM_POD = ("imagePullSecrets", "tolerations", "nodeSelector", "securityContext", "priorityClassName")
 NO_NODE = "it has no node"
-_WAITING = {
-    "ErrImagePull": "its image can't be pulled",
-    "ImagePullBackOff": "its image can't be pulled",
+_WAITING = dict.fromkeys(("ErrImagePull", "ImagePullBackOff"), "its image can't be pulled") | {
     "InvalidImageName": "its image has no valid name",
-    "CreateContainerConfigError": "its container can't be made",
-    "CreateContainerError": "its container can't be made",
+    **dict.fromkeys(("CreateContainerConfigError", "CreateContainerError"), "its container can't be made"),
 }
 
 # `python3 -c` runs this program with the folder, the digest, the number of pieces, the number of archives to keep, the
@@ -150,8 +147,7 @@ def _make_pod(pods: Objects, body: dict[str, Any]) -> str:
             if present is not None and text(present, "metadata", "annotations", UPLOAD_ANNOTATION) == token:
                 _delete(pods, pod, present["metadata"]["uid"])
         raise
-    uid: str = made["metadata"]["uid"]
-    return uid
+    return str(made["metadata"]["uid"])
 
 
 def _remove_ended(pods: Objects, pod: str) -> None:

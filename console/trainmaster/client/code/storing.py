@@ -11,6 +11,7 @@ from typing import Any
 from trainmaster.client.async_jobs import FIELD_MANAGER
 from trainmaster.client.errors import JobNotFound
 from trainmaster.client.jobs import JobClient
+from trainmaster_operator.wire.values import mapping
 
 # The label of all objects that contain a job's code.
 CODE_LABEL = "trainmaster.dev/code-of"
@@ -25,16 +26,13 @@ class Objects:
 
     def get(self, name: str) -> Mapping[str, Any] | None:
         """Returns an object, or None if it doesn't exist."""
-        try:
-            found: Mapping[str, Any] = self._request("GET", name)
-        except JobNotFound:
-            return None
-        return found
+        with suppress(JobNotFound):
+            return mapping(self._request("GET", name))
+        return None
 
     def create(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Creates an object and returns it. Raises JobExists."""
-        made: Mapping[str, Any] = self._request("POST", "", query={"fieldManager": FIELD_MANAGER}, body=body)
-        return made
+        return mapping(self._request("POST", "", query={"fieldManager": FIELD_MANAGER}, body=body))
 
     def merge(self, name: str, patch: Mapping[str, Any]) -> None:
         """Changes an object by a merge patch."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainmaster.client.code.archive import MAX_CONFIG_MAP_BYTES, Archive, size_text
+from trainmaster.client.code.archive import MAX_CONFIG_MAP_BYTES, Archive, largest_files, size_text
 from trainmaster.client.code.claims import upload_to_claim
 from trainmaster.client.code.scripts import require_script
 from trainmaster.client.code.storing import CODE_LABEL, Objects, config_map
@@ -53,7 +53,8 @@ def with_code(manifest: Mapping[str, Any], archive: Archive, claim: str | None =
         raise InvalidRequest(
             f"the code has {size_text(len(archive.data))} compressed, and a ConfigMap holds "
             f"{MAX_CONFIG_MAP_BYTES // 1000} KB: name a claim for it by --code-claim, set "
-            f"spec.checkpoint.volume.claimName, or ignore what isn't code: the largest are {archive.largest()}"
+            "spec.checkpoint.volume.claimName, or ignore what isn't code: the largest are "
+            f"{largest_files(archive.sizes)}"
         )
     spec["code"]["claim"] = {"claimName": claim, "path": f"{CODE_FOLDER}/{name}"}
     return body
@@ -103,7 +104,7 @@ def push_code(jobs: JobClient, name: str, archive: Archive) -> Pushed:
         raise InvalidRequest(
             f"the code has {size_text(len(archive.data))} compressed, and job {name} keeps its code in a ConfigMap, "
             f"which holds {MAX_CONFIG_MAP_BYTES // 1000} KB: ignore what isn't code, or submit the job again with "
-            f"--code-claim; the largest are {archive.largest()}"
+            f"--code-claim; the largest are {largest_files(archive.sizes)}"
         )
     return Pushed(jobs.merge(name, {"spec": {"code": {"digest": archive.digest}}}), changed=True)
 
@@ -127,7 +128,7 @@ def create_config_map(jobs: JobClient, job: str, archive: Archive) -> None:
     except JobExists:
         present = maps.get(name)
     if present is not None:
-        if ((present["metadata"].get("labels")) or {}).get(CODE_LABEL) != job:
+        if text(present, "metadata", "labels", CODE_LABEL) != job:
             raise InvalidRequest(
                 f"ConfigMap {name} is there and isn't a job's code: give the job another name, or remove it"
             )

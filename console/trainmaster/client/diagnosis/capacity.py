@@ -59,10 +59,13 @@ class Room:
 
 @dataclass(frozen=True)
 class Exclusion:
-    """Exclusion is a reason why `nodes` nodes reject the pod. `about` names the resource, taint or claim."""
+    """Exclusion is a reason why nodes reject the pod, with their number (0 if the message doesn't give it).
+
+    `about` names the resource, taint or claim.
+    """
 
     kind: str
-    nodes: int | None
+    nodes: int
     text: str
     about: str = ""
 
@@ -144,7 +147,7 @@ def read_exclusions(message: str) -> list[Exclusion] | None:
 
 def _exclusion(part: str) -> Exclusion:
     count = _COUNT.match(part)
-    nodes, words = (int(count[1]), part[count.end() :]) if count else (None, part)
+    nodes, words = (int(count[1]), part[count.end() :]) if count else (0, part)
     for kind, pattern in _KINDS:
         if match := re.search(pattern, words):
             about = next((group for group in match.groups() if group), "")

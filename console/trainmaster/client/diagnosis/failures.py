@@ -6,6 +6,7 @@ import posixpath
 import re
 import signal
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -47,8 +48,7 @@ def failure_findings(situation: Situation) -> Iterator[Finding]:
     failure = job.status.failures[0]
     finding = _finding(situation, failure)
     stopped = f", and all ranks start again, because {failure.not_continued}" if failure.not_continued else ""
-    evidence = (*finding.evidence, *_budget(situation))
-    yield Finding(finding.cause, f"{finding.clause}{stopped}", evidence, finding.steps, finding.is_certain)
+    yield replace(finding, clause=f"{finding.clause}{stopped}", evidence=(*finding.evidence, *_budget(situation)))
 
 
 def _finding(situation: Situation, failure: Failure) -> Finding:
@@ -95,7 +95,8 @@ def _finding(situation: Situation, failure: Failure) -> Finding:
         return _ended(situation, ending, who, log, found(ending.cause, f"{who} {ending.clause}", ending.remedy))
     code = failure.exit_code
     if reason == "Signal" or (code is not None and code > 128):
-        name = _signal_name((code or 0) - 128)
+        number = (code or 0) - 128
+        name = next((one.name for one in signal.Signals if one == number), f"signal {number}")
         native = " (a crash in native code)" if name in _NATIVE else ""
         show = "have Python print where: set PYTHONFAULTHANDLER=1 in spec.podTemplate"
         return found("Signal", f"{who} was killed by {name}{native}", show)
@@ -115,9 +116,10 @@ def _ended(situation: Situation, ending: Ending, who: str, log: str, found: Find
     evidence = found.evidence
     if ending.line and ending.line not in log[-2_000:]:
         evidence += (f"its log: {ending.line}",)
+    found = replace(found, evidence=evidence)
     program = _program(situation, ending)
     if not program:
-        return Finding(found.cause, found.clause, evidence, found.steps)
+        return found
     clause = f"{who} doesn't find its own program, {ending.about}"
     if at(situation.job.raw, "spec", "code"):
         bring = f"correct spec.command, or bring the folder that has {program}: the ranks start in spec.code's folder"
@@ -127,7 +129,7 @@ def _ended(situation: Situation, ending: Ending, who: str, log: str, found: Find
             "bring it along: delete the job, and create it by kubectl dtj submit FILE --code DIR, where DIR has "
             f"{program}; or use an image that has it"
         )
-    return Finding(found.cause, clause, evidence, (Step(bring), *found.steps))
+    return replace(found, clause=clause, steps=(Step(bring), *found.steps))
 
 
 def _program(situation: Situation, ending: Ending) -> str:
@@ -197,13 +199,6 @@ def _memory_limit(situation: Situation) -> str:
     asked = at(situation.job.raw, "spec", "resources", "memory")
     asked = asked if isinstance(asked, str | int) else at(asked, "limit")
     return "" if asked is None else str(asked)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _last(log: str) -> str:

@@ -30,8 +30,7 @@ from trainmaster_operator.wire.values import mapping
 _ABSENT = re.compile(r'(secret|configmap) "([^"]+)" not found', re.IGNORECASE)
 _KEY = re.compile(r"couldn't find key (\S+) in (Secret|ConfigMap) [^/\s]+/(\S+)")
 _PROGRAM = re.compile(r'exec: "([^"]+)": (.+?)(?:: unknown)?$', re.DOTALL)
-_VOLUME = re.compile(r'volume "([^"]+)"')
-_UNMOUNTED = re.compile(r"unmounted volumes=\[([^\]]+)\]")
+_VOLUME = re.compile(r'(?:volume "|unmounted volumes=\[)([^"\]]+)["\]]')
 _CREATE = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 _PULL = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "ImageInspectError", "InvalidImageName"}
@@ -50,6 +49,9 @@ _IMAGES: tuple[tuple[str, str, str, str], ...] = (
      "add an account's pull secret (docs/pods.md, A private registry), use a mirror, or wait"),
     (r"no match for platform|no matching manifest|does not match the specified platform", "ImageArchitecture",
      "the image {image} has no variant for the architecture of node {node}",
+     "build it for that architecture too, or choose nodes: nodeSelector: {{kubernetes.io/arch: amd64}}"),
+    (_FORMAT, "ImageArchitecture",
+     "the image {image} was built for another processor architecture than node {node} has (exec format error)",
      "build it for that architecture too, or choose nodes: nodeSelector: {{kubernetes.io/arch: amd64}}"),
     (r"no such host|i/o timeout|connection refused|deadline exceeded|TLS handshake|x509|no route to host|"
      r"server misbehaving|network is unreachable|RegistryUnavailable", "RegistryUnreachable",
@@ -112,36 +114,27 @@ def volume_findings(situation: Situation) -> Iterator[Finding]:
     """Yields a finding on a volume that can't be attached or mounted, from the events of a waiting pod."""
     for _, name, node in waiting_pods(situation):
         for event in situation.events_about("Pod", name):
-            message = text(event, "message")
-            if event.get("reason") == "FailedAttachVolume":
-                yield _attach(name, message)
-                return
-            if event.get("reason") == "FailedMount":
-                yield _mount(situation, name, node, message)
+            if event.get("reason") in ("FailedAttachVolume", "FailedMount"):
+                yield _unusable(situation, name, node, text(event, "reason"), text(event, "message"))
                 return
 
 
-def _attach(pod: str, message: str) -> Finding:
+def _unusable(situation: Situation, pod: str, node: str, reason: str, message: str) -> Finding:
+    evidence = (f"pod {pod}: {message}",)
     volume = _VOLUME.search(message)
     which = f"the volume {volume[1]}" if volume else "a volume"
-    evidence = (f"pod {pod}: {message}",)
+    if reason == "FailedMount":
+        if absent := _ABSENT.search(message):
+            return _absent(situation, absent, evidence, "a volume of its pods needs it")
+        clause = f"{which} can't be mounted on node {node}: {short(message.rpartition('Output: ')[2])}"
+        check = Step("check the server or the CSI driver, and whether the node reaches it")
+        return Finding("VolumeMount", clause, evidence, (check, _describe(situation, pod)))
     look = Step("where it is attached", "kubectl get volumeattachments" + (f" | grep {volume[1]}" if volume else ""))
     if "Multi-Attach" not in message:
         return Finding("VolumeAttach", f"{which} can't be attached to the node: {short(message)}", evidence, (look,))
     clause = f"{which} is still attached to another node, and it can be on one node only"
     wait = "wait until the other pod is gone (six minutes after its node was lost), or use a ReadWriteMany claim"
     return Finding("VolumeAttach", clause, evidence, (Step(wait), look))
-
-
-def _mount(situation: Situation, pod: str, node: str, message: str) -> Finding:
-    evidence = (f"pod {pod}: {message}",)
-    if absent := _ABSENT.search(message):
-        return _absent(situation, absent, evidence, "a volume of its pods needs it")
-    volume = _VOLUME.search(message) or _UNMOUNTED.search(message)
-    which = f"the volume {volume[1]}" if volume else "a volume"
-    clause = f"{which} can't be mounted on node {node}: {short(message.rpartition('Output: ')[2])}"
-    check = Step("check the server or the CSI driver, and whether the node reaches it")
-    return Finding("VolumeMount", clause, evidence, (check, _describe(situation, pod)))
 
 
 def _absent(situation: Situation, found: re.Match[str], evidence: tuple[str, ...], need: str) -> Finding:
@@ -164,7 +157,7 @@ def image_findings(situation: Situation) -> Iterator[Finding]:
                 return
             ends = [text(status, field, "terminated", "message") for field in ("state", "lastState")]
             if any(_FORMAT in each for each in (message, *ends, situation.logs.get(name, ""))):
-                yield _format(name, node, text(status, "image"))
+                yield _pull(f"the log of pod {name}", text(status, "image"), node, _FORMAT, "")
                 return
     if situation.view.end_reason in ("ImagePull", "InvalidImageName"):
         message = situation.shown_message
@@ -184,15 +177,6 @@ def _pull(source: str, image: str, node: str, reason: str, message: str) -> Find
             words = clause.format(image=full, node=node, registry=registry, why=why)
             return Finding(cause, words, evidence, (Step(remedy.format()), look))
     return Finding("ImagePull", f"the image {full} can't be pulled: {why or reason}", evidence, (look,))
-
-
-def _format(pod: str, node: str, image: str) -> Finding:
-    clause = f"the image {image} was built for another processor architecture than node {node} has ({_FORMAT})"
-    steps = (
-        Step("build the image for the node's architecture, or choose nodes: nodeSelector: {kubernetes.io/arch: amd64}"),
-        Step("the nodes' architectures", "kubectl get nodes -L kubernetes.io/arch"),
-    )
-    return Finding("ImageArchitecture", clause, (f"the log of pod {pod}: {_FORMAT}",), steps)
 
 
 def _named(message: str) -> str:

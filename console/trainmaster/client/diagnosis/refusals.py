@@ -83,15 +83,14 @@ def _deleting(situation: Situation, deleted: str) -> Finding:
     evidence = [f"deleted at {deleted}, finalizers: {joined(finalizers) or 'none'}"]
     if others:
         clause = f"it is being deleted, and waits for the owner of the finalizer {joined(others)}"
-        ask = Step("ask the owner; remove it only if nobody will", f"kubectl edit dtj {job.name} {situation.where}")
-        return Finding("Deleting", clause, tuple(evidence), (ask,))
-    pods = [name_of(pod) for pod in situation.pods]
-    evidence += [f"pod {name} still exists" for name in pods[:5]]
-    waits = f", and waits for its pods {joined(pods)}" if pods else ""
-    look = f"kubectl get pods {situation.where} -l trainmaster.dev/job-name={job.name} -o wide"
-    return Finding(
-        "Deleting", f"it is being deleted{waits}", tuple(evidence), (Step("its pods and their nodes", look),)
-    )
+        step = Step("ask the owner; remove it only if nobody will", f"kubectl edit dtj {job.name} {situation.where}")
+    else:
+        pods = [name_of(pod) for pod in situation.pods]
+        evidence += [f"pod {name} still exists" for name in pods[:5]]
+        clause = "it is being deleted" + (f", and waits for its pods {joined(pods)}" if pods else "")
+        look = f"kubectl get pods {situation.where} -l trainmaster.dev/job-name={job.name} -o wide"
+        step = Step("its pods and their nodes", look)
+    return Finding("Deleting", clause, tuple(evidence), (step,))
 
 
 def _unseen(situation: Situation) -> Finding:

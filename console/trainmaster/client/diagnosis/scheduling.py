@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
+from operator import attrgetter
 
 from trainmaster.client.diagnosis.capacity import (
     Exclusion,
@@ -20,6 +21,7 @@ from trainmaster.client.diagnosis.capacity import (
 from trainmaster.client.diagnosis.situation import Finding, Situation, Step
 from trainmaster.client.objects import Object, at, condition, has_condition, items, joined, name_of, text
 from trainmaster.client.view import plural
+from trainmaster_operator.api.pod_schema.resources import RESOURCE_NAMES
 from trainmaster_operator.wire.values import mapping
 
 # Fields in which users request a resource.
@@ -51,6 +53,7 @@ _MEANINGS = {
     "pod affinity": "ruled out by the affinity of pods",
     "device": "that can't give all devices that the pod claims",
 }
+_NODES = attrgetter("nodes")
 
 
 def scheduling_findings(situation: Situation) -> Iterator[Finding]:
@@ -103,8 +106,8 @@ class _Reading:
         if claim := self._claim():
             return claim
         lacking = self._of("resource")
-        zone = max(self._of("volume zone"), key=_count, default=None)
-        if zone is not None and _count(zone) >= max(map(_count, lacking), default=0):
+        zone = max(self._of("volume zone"), key=_NODES, default=None)
+        if zone is not None and zone.nodes >= max(map(_NODES, lacking), default=0):
             return self._volume_zone()
         if lacking:
             ruled_out = self._that_rules_out_large_nodes({one.about for one in lacking})
@@ -116,7 +119,7 @@ class _Reading:
         kinds = ("taint", "selector", "cordoned", "not ready")
         news = [one for one in self._of(*kinds) if not one.about.startswith(_CONTROL_PLANE)]
         if news:
-            return self._excluded(max(news, key=_count).kind)
+            return self._excluded(max(news, key=_NODES).kind)
         return Finding("Unschedulable", f"no node takes pod {self.name}: {self.message}")
 
     def _of(self, *kinds: str) -> list[Exclusion]:
@@ -166,7 +169,7 @@ class _Reading:
     def _no_room(self, lacking: Sequence[Exclusion]) -> Finding:
         """Returns the finding on the resource that most nodes lack. Accelerators come before CPU and memory."""
         ordinary = ("cpu", "memory", "ephemeral-storage", "pods")
-        resource = max(lacking, key=lambda one: (one.about not in ordinary, _count(one))).about
+        resource = max(lacking, key=lambda one: (one.about not in ordinary, one.nodes)).about
         asked, noun = self.asked.get(resource), resource_noun(resource)
         noun = noun.removesuffix("s") if asked == 1 else noun
         are, much = ("are", "many") if is_counted(resource) else ("is", "much")
@@ -312,25 +315,16 @@ def claims_of(pod: Object) -> list[str]:
 
 def _asked(situation: Situation) -> Mapping[str, Decimal]:
     """Returns a worker's requests according to the job's spec. They are needed if the pods are gone."""
-    spec = mapping(situation.job.raw.get("spec"))
-    resources, accelerator = mapping(spec.get("resources")), mapping(spec.get("accelerator"))
-    kinds = {"amd": "amd.com/gpu", "intel": "gpu.intel.com/i915", "ascend": "huawei.com/Ascend910"}
-    kind = str(accelerator.get("resourceName") or kinds.get(str(accelerator.get("kind")), "nvidia.com/gpu"))
-    asked = {}
-    for field, name in (("gpus", kind), ("cpu", "cpu"), ("memory", "memory")):
-        value = resources.get(field)
-        request = mapping(value).get("request", value) if isinstance(value, Mapping) else value
-        if request is not None:
-            asked[name] = requests_of({"spec": {"containers": [{"resources": {"requests": {"it": request}}}]}})["it"]
-    return asked
+    resources, accelerator = (at(situation.job.raw, "spec", name) for name in ("resources", "accelerator"))
+    kind = RESOURCE_NAMES.get(text(accelerator, "kind"), RESOURCE_NAMES["nvidia"])
+    fields = {"gpus": text(accelerator, "resourceName") or kind, "cpu": "cpu", "memory": "memory"}
+    known = {name: at(resources, field, "request") or at(resources, field) for field, name in fields.items()}
+    given = {name: value for name, value in known.items() if value is not None}
+    return requests_of({"spec": {"containers": [{"resources": {"requests": given}}]}})
 
 
 def _is_cordoned(node: Object) -> bool:
     return at(node, "spec", "unschedulable") is True
-
-
-def _count(one: Exclusion) -> int:
-    return one.nodes or 0
 
 
 def _meaning(one: Exclusion) -> str:

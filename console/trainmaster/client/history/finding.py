@@ -22,9 +22,8 @@ import ssl
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar
 
-from trainmaster.client.answers import Answer, Reader, beginning, innermost
+from trainmaster.client.answers import Answer, Reader, innermost
 from trainmaster.client.errors import ClientError, InvalidRequest, JobNotFound, NoCluster, NotAllowed
 from trainmaster.client.server import Authorization, Fixed, Server, environment_proxy, require_socks, tls_context
 from trainmaster.client.transport import AsyncTransport, HttpTransport
@@ -176,15 +175,17 @@ class HistoryErrors(Reader):
     """HistoryErrors creates errors from a history's `Status` answers. `proxied` histories are behind the API server."""
 
     proxied: bool = False
-    what: ClassVar[str] = "history"
+
+    @property
+    def who(self) -> str:
+        return f"The history {'of the cluster ' * self.proxied}at {self.address}"
 
     def refusal(self, answer: Answer, path: str) -> ClientError:
-        """Returns a Status as one of our errors, with its own message."""
         status, found = answer.status, answer.status_object
         message = str(found.get("message") or f"HTTP {status}")
         if status == 401:
             return NotAllowed(
-                f"{self._who} doesn't know you (401 Unauthorized): the token may have expired; log in again, or give "
+                f"{self.who} doesn't know you (401 Unauthorized): the token may have expired; log in again, or give "
                 "another one."
             )
         if path == ROLE_PATH and status in (403, 404):
@@ -201,34 +202,21 @@ class HistoryErrors(Reader):
             )
         if self.proxied and status == 403 and "services/proxy" in message:
             return NoWay(f"{message}; {ELSEWHERE}")
-        if not found and status not in (429, *range(500, 600)):
-            return self.no_such_server(answer)
-        if status == 429 or status >= 500:
-            problem = message if found else beginning(answer.body)
-            return NoCluster(f"{self._who} can't answer now (HTTP {status}): {problem}; try again.")
-        kinds: dict[int, type[ClientError]] = {403: NotAllowed, 404: JobNotFound}
-        return kinds.get(status, InvalidRequest)(message)
+        return self._other_refusal(answer, message)
 
     def unreachable(self, error: BaseException) -> NoCluster:
-        """Returns the error for a history that refuses the connection or doesn't answer."""
-        return NoCluster(f"{self._who} doesn't answer: {innermost(error)}; is that its address, and is it up?")
+        return NoCluster(f"{self.who} doesn't answer: {innermost(error)}; is that its address, and is it up?")
 
     def untrusted(self, error: BaseException) -> NoCluster:
-        """Returns the error for a failed TLS handshake."""
         if self.proxied or "CERTIFICATE" not in str(error):
             return super().untrusted(error)
         return NoCluster(
-            f"{self._who} can't be trusted: {innermost(error)}; the system's authorities don't know its certificate: "
+            f"{self.who} can't be trusted: {innermost(error)}; the system's authorities don't know its certificate: "
             "give the file of the one that does (--history-ca)."
         )
 
     def no_such_server(self, answer: Answer) -> NoCluster:
-        """Returns the error for an answer that can't come from a history."""
         return NoCluster(f"What answers at {self.address} is no history ({self.description(answer)}); {ELSEWHERE}.")
-
-    @property
-    def _who(self) -> str:
-        return f"The history {'of the cluster ' * self.proxied}at {self.address}"
 
 
 def _address(given: str | None, server: Server) -> str | None:
@@ -236,9 +224,7 @@ def _address(given: str | None, server: Server) -> str | None:
     place, address = ("--history", given) if given else (VARIABLE, os.environ.get(VARIABLE, ""))
     if not address and EXTENSION in server.extensions:
         place = f"the kubeconfig's cluster: extensions[{EXTENSION}].url"
-        found = mapping(server.extensions[EXTENSION]).get("url")
-        # A value that isn't a text is refused later, like an empty address.
-        address = found if isinstance(found, str) else "" if found is None else str(found)
+        address = str(mapping(server.extensions[EXTENSION]).get("url") or "")
     elif not address:
         return None
     require_address(place, address, ("http", "https"), "https://HOST")

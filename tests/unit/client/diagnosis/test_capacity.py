@@ -26,7 +26,7 @@ from trainmaster.client.diagnosis.capacity import read_exclusions, requests_of, 
         ),
         (
             '0/1 nodes are available: persistentvolumeclaim "checkpoints" not found. preemption: 0/1 nodes.',
-            [("claim missing", None, "checkpoints")],
+            [("claim missing", 0, "checkpoints")],
         ),
         (
             "0/3 nodes are available: 3 node(s) had untolerated taint {node.kubernetes.io/unreachable: }.",
@@ -48,7 +48,7 @@ from trainmaster.client.diagnosis.capacity import read_exclusions, requests_of, 
         ),
     ],
 )  # fmt: skip
-def test_each_part_has_its_kind(message: str, parts: list[tuple[str, int | None, str]]) -> None:
+def test_each_part_has_its_kind(message: str, parts: list[tuple[str, int, str]]) -> None:
     found = read_exclusions(message)
     assert found is not None
     assert [(one.kind, one.nodes, one.about) for one in found] == parts
@@ -87,21 +87,11 @@ def test_a_pod_asks_for_its_containers_together_or_its_largest_init_container() 
 
 
 def test_what_is_counted_is_too_few_and_what_is_measured_too_little() -> None:
-    assert [too_little(each) for each in ("nvidia.com/gpu", "pods", "memory", "cpu")] == [
-        "too few GPUs",
-        "too few places for pods",
-        "too little memory",
-        "too little CPU",
-    ]
+    found = [too_little(each) for each in ("nvidia.com/gpu", "pods", "memory", "cpu")]
+    assert found == ["too few GPUs", "too few places for pods", "too little memory", "too little CPU"]
 
 
 def test_amounts_are_written_as_in_a_manifest() -> None:
-    assert [
-        shown(Decimal("0.5"), "cpu"),
-        shown(Decimal(8), "nvidia.com/gpu"),
-        shown(Decimal(128 * 2**30), "memory"),
-    ] == [
-        "500m",
-        "8",
-        "128Gi",
-    ]
+    assert shown(Decimal("0.5"), "cpu") == "500m"
+    assert shown(Decimal(8), "nvidia.com/gpu") == "8"
+    assert shown(Decimal(128 * 2**30), "memory") == "128Gi"

@@ -1,4 +1,4 @@
-"""The end of a log is told in a person's words, and what nobody knows is shown as it is."""
+"""Known ends of logs are translated into plain sentences; unknown ones are shown as they are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job whose own program isn't in the image is told first how to bring it along."""
+"""If a job's own program isn't in the image, the first step is to bring it along."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainmaster.client.diagnosis.situation import Diagnosis, Situation
 
 
 def asked(said: str, **spec: Any) -> Diagnosis:
-    """The diagnosis of a job whose rank 0 ended with these last words."""
+    """Returns the diagnosis of a job whose rank 0 ended with these last words."""
     failure = {"attempt": 1, "reason": "Error", "rank": 0, "worker": 0, "exitCode": 1, "counted": True}
     failure |= {"message": f"worker 0 (rank 0) ended with exit code 1: {said}", "failedAt": "2026-11-25T03:00:00Z"}
     condition = {"type": "Failed", "status": "True", "reason": "MaxRestartsExceeded", "message": "no restart is left"}
@@ -39,7 +39,7 @@ RUN = "FileNotFoundError: [Errno 2] No such file or directory: '/workspace/train
         ("ModuleNotFoundError: No module named 'nanogpt'", {"command": ["python", "-m", "nanogpt.train"]}, "nanogpt"),
     ],
 )
-def test_what_a_job_without_code_starts_is_to_be_brought_along(said: str, spec: dict[str, Any], named: str) -> None:
+def test_a_job_without_code_has_to_bring_its_program_along(said: str, spec: dict[str, Any], named: str) -> None:
     found = asked(said, **spec)
     assert f"rank 0 doesn't find its own program, {named}, and the job brings no code (spec.code)" in found.sentence
     assert "kubectl dtj submit FILE --code DIR" in found.steps[0].text
@@ -53,7 +53,7 @@ def test_other_files_have_nothing_to_do_with_code(said: str) -> None:
     assert "--code" not in "".join(step.text for step in found.steps)
 
 
-def test_a_job_with_code_is_told_where_its_ranks_start() -> None:
+def test_the_step_for_a_job_with_code_names_where_its_ranks_start() -> None:
     found = asked(OPEN, command=["python", "train.py"], code={"digest": "a" * 64, "configMap": "x"})
     assert "spec.code)" not in found.sentence
     assert found.steps[0].text.startswith("correct spec.command")
