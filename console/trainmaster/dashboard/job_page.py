@@ -120,15 +120,12 @@ class JobPage:
 
     def _weigh(self) -> None:
         """Counts this page's memory. Raises NoCluster if the tenant's pages, or all pages, use too much."""
-        share, tenant, weight = (
-            self.viewer.tenant.all.bytes,
-            self.viewer.tenant.name,
-            MEMORY_OF_A_BYTE * self._latest.bytes,
-        )
-        if weight - self._weight > max(0, share.room(tenant)):
+        share, tenant = self.viewer.tenant.all.bytes, self.viewer.tenant.name
+        more = MEMORY_OF_A_BYTE * self._latest.bytes - self._weight
+        if more > share.room(tenant):
             raise NoCluster("Your open pages of jobs, or all viewers' together, need too much memory here; close some.")
-        share.take(tenant, weight - self._weight)
-        self._weight = weight
+        share.take(tenant, more)
+        self._weight += more
 
     async def _look_at_pods(self) -> None:
         while True:

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeVar, Unpack
 
@@ -129,9 +130,10 @@ class ViewerTransport(BoundedTransport):
     ) -> AsyncGenerator[bytes, None]:
         """Yields a log's lines, long ones cut, or a watch's events, with trimmed objects."""
         response = await self._send("GET", path, read_seconds, query=query)
-        read = self._log_lines if path.endswith("/log") else self._events
+        is_log = path.endswith("/log")
+        read = _log_lines(response) if is_log else self._events(response, item_shape(path, query))
         try:
-            async with aclosing(read(response, item_shape(path, query))) as lines:
+            async with aclosing(read) as lines:
                 async for line in lines:
                     yield line
         except (aiohttp.ClientError, TimeoutError, OSError):
@@ -206,42 +208,41 @@ class ViewerTransport(BoundedTransport):
         for document in trimmer.end():
             yield document
 
-    @staticmethod
-    async def _log_lines(response: aiohttp.ClientResponse, shape: Fields) -> AsyncGenerator[bytes, None]:
-        del shape
-        begun, is_cut = b"", False
-        async for chunk in response.content.iter_any():
-            *whole, begun = (begun + chunk).split(b"\n")
-            for line in whole:
-                if not is_cut:
-                    yield line[:MOST_LOG_BYTES]
-                is_cut = False
-            if not is_cut and len(begun) > MOST_LOG_BYTES:
-                yield begun[:MOST_LOG_BYTES]
-                is_cut = True
-            if is_cut:
-                begun = b""
-        if begun:
-            yield begun
 
-
+@dataclass
 class Items:
     """Items keeps the first objects of a list, which use at most about `most` bytes of memory."""
 
-    def __init__(self, most: float) -> None:
-        self.kept: list[Any] = []
-        self.weight = 0
-        self.is_cut = False
-        self._most = most
+    most: float
+    kept: list[Any] = field(default_factory=list)
+    weight: int = 0
+    is_cut: bool = False
 
     def take(self, item: Any) -> bool:
         """Keeps an object; returns False if there is no room for it."""
-        if self.weight > self._most:
+        if self.weight > self.most:
             self.is_cut = True
             return False
         self.kept.append(item)
         self.weight += _weight(item)
         return True
+
+
+async def _log_lines(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
+    begun, is_cut = b"", False
+    async for chunk in response.content.iter_any():
+        *whole, begun = (begun + chunk).split(b"\n")
+        for line in whole:
+            if not is_cut:
+                yield line[:MOST_LOG_BYTES]
+            is_cut = False
+        if not is_cut and len(begun) > MOST_LOG_BYTES:
+            yield begun[:MOST_LOG_BYTES]
+            is_cut = True
+        if is_cut:
+            begun = b""
+    if begun:
+        yield begun
 
 
 def _weight(value: Any) -> int:

@@ -93,16 +93,16 @@ class Viewer:
             pass
         return True
 
+    async def living(self, namespace: str, name: str, uid: str | None) -> TrainingJob:
+        """Returns the existing job. Raises JobNotFound if it is a later job of the same name."""
+        job = await read_job(self.transport, namespace, name)
+        if uid not in (None, job.uid):
+            raise replaced(name)
+        return job
+
     async def look_up(self, namespace: str, name: str, uid: str | None) -> TrainingJob | RecordedJob:
         """Returns a job, or the record of a deleted one. Raises ClientError."""
-
-        async def living() -> TrainingJob:
-            job = await read_job(self.transport, namespace, name)
-            if uid not in (None, job.uid):
-                raise replaced(name)
-            return job
-
-        return await self.or_recorded(living, namespace, name, uid)
+        return await self.or_recorded(lambda: self.living(namespace, name, uid), namespace, name, uid)
 
     async def or_recorded(
         self, living: Callable[[], Awaitable[T]], namespace: str, name: str, uid: str | None
@@ -253,10 +253,7 @@ class Viewers:
                 await transport.close()
 
     def _tenant(self, name: str) -> Tenant:
-        found = self._tenant_by_name.get(name)
-        if found is None:
-            found = self._tenant_by_name[name] = Tenant(name, self.tenants)
-        return found
+        return self._tenant_by_name.setdefault(name, Tenant(name, self.tenants))
 
     def _make_room(self, tenant: Tenant) -> None:
         """Drops the longest idle session if the tenant, or all, have too many. Raises Refused if none is idle."""
