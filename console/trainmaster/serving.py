@@ -120,7 +120,6 @@ def window_of(request: web.Request) -> tuple[float, float]:
 
 
 def _time_of(request: web.Request, name: str, default: float) -> float:
-    """Returns a parameter that is a time: seconds since the epoch, or RFC 3339."""
     given = request.query.get(name)
     if not given:
         return default

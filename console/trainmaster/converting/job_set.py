@@ -110,7 +110,6 @@ def _weight(part: Part) -> tuple[bool, bool, bool, int]:
 
 
 def _workers(part: Part, position: int, chosen: list[Part], draft: Draft, training: Training) -> None:
-    """Answers the fields that determine a replicatedJob's number of pods."""
     grouped = draft.at(("spec", "workerGroups")) is not None
     path: Path = ("spec", "workerGroups", position, "workers") if grouped else ("spec", "workers")
     together = "all replicatedJobs together" if not grouped and len(chosen) > 1 else ""
@@ -148,7 +147,6 @@ def _indexes(job: Field) -> None:
 
 
 def _job(replicated: Field, draft: Draft) -> None:
-    """Answers a training Job's other fields."""
     job = replicated.get("template", "spec")
     draft.keep(job.get("activeDeadlineSeconds"), ("spec", "runPolicy", "activeDeadlineSeconds"))
     for name, reason in _OF_JOBS.items():
@@ -162,7 +160,6 @@ def _job(replicated: Field, draft: Draft) -> None:
 
 
 def _policies(spec: Field, chosen: list[Part], draft: Draft) -> None:
-    """Answers the JobSet's fields that apply to all its Jobs."""
     draft.keep(spec.get("ttlSecondsAfterFinished"), ("spec", "runPolicy", "ttlSecondsAfterFinished"))
     for name, reason in _NETWORK.items():
         spec.get("network", name).dropped(reason)

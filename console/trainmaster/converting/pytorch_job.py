@@ -54,7 +54,6 @@ def _with_pods(parts: list[Part]) -> list[Part]:
 
 
 def _replicas(part: Field, position: int, draft: Draft, together: str) -> None:
-    """Answers a replica type's number of pods."""
     grouped = draft.at(("spec", "workerGroups")) is not None
     path: Path = ("spec", "workerGroups", position, "workers") if grouped else ("spec", "workers")
     answer_pods(part.get("replicas"), path, "" if grouped else together)

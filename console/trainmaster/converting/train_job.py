@@ -118,7 +118,6 @@ def _overridden(override: Field, job_set: Field) -> Field:
 
 
 def _initialized(initializer: Field, job: str, job_set: Field) -> Field:
-    """Merges an initializer into the runtime's job with this name."""
     if not initializer or not job_set.get("replicatedJobs").item("name", job):
         initializer.refused(
             f"the runtime has no {job}; fill a volume by an init container in spec.podTemplate, or by a Job before"
@@ -137,7 +136,6 @@ def _initialized(initializer: Field, job: str, job_set: Field) -> Field:
 
 
 def _trained(trainer: Field, job: str, job_set: Field) -> Field:
-    """Merges the trainer into the training container."""
     names = {**{name: name for name in ("image", "command", "args", "env")}, "resourcesPerNode": "resources"}
     given = {ours: field for theirs, ours in names.items() if (field := trainer.get(theirs))}
     container = {"name": Field(_TRAINER, trainer.path), **given}

@@ -161,7 +161,6 @@ def _part_of(url: str, part: Literal["hostname", "netloc"]) -> str | None:
 
 
 async def _viewer(request: web.Request, viewers: Viewers, launch: Launch | None) -> Viewer:
-    """Returns the request's viewer. Raises Refused, ClientError."""
     token = bearer_of(request)
     if not token:
         raise Refused(401, "A bearer token is needed." if launch is None else "Open the page with `kubectl dtj open`.")

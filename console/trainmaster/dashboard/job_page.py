@@ -18,9 +18,9 @@ from trainmaster.client.errors import ClientError, NoCluster, NotAllowed
 from trainmaster.client.job import TrainingJob
 from trainmaster.client.sentences import KEEPING, lost_checkpoints, start_of_resumed
 from trainmaster.client.watching import watch_job
-from trainmaster.dashboard.board import row_of
+from trainmaster.dashboard.board import Row, row_of
 from trainmaster.dashboard.figures import Figures, seconds_between
-from trainmaster.dashboard.objects import PodRow, asked_pods, events_of, pods_of
+from trainmaster.dashboard.objects import asked_pods, events_of, pods_of
 from trainmaster.dashboard.streams import EventStream, Latest
 from trainmaster.dashboard.viewers import RecordedJob, Viewer
 from trainmaster.history.statuses import observe, shown
@@ -67,7 +67,7 @@ class JobPage:
     _is_gone: bool = False
     _job: TrainingJob | None = None
     # None until the pods have been read, or if the viewer may not read them.
-    _pods: list[PodRow] | None = None
+    _pods: list[Row] | None = None
     _pods_forbidden: str = ""
     _recorded: list[Attempt] = field(default_factory=list)
     # The job's state has changed: another phase, attempt or failure.

@@ -30,7 +30,6 @@ def _bytes_of(table: str, row: str) -> str:
 
 
 def _books(table: str) -> str:
-    """Returns the triggers that update a job's bytes."""
     job, new, old = "id" if table == "jobs" else "job", _bytes_of(table, "NEW"), _bytes_of(table, "OLD")
     changed = ", ".join(_TEXTS.get(table, ("data",)))
     changes = {"added AFTER INSERT": f"+ {new}", f"changed AFTER UPDATE OF {changed}": f"+ {new} - {old}"}

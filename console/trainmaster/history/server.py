@@ -1,12 +1,14 @@
-"""Serves the history over HTTP: receives the operator's records, and answers viewers.
+"""Runs the history and serves it over HTTP: receives the operator's records, and answers viewers.
 
 Errors are Status objects as in Kubernetes. If a parameter is invalid, the error's message names it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
+import os
 import re
 import sqlite3
 from collections.abc import Callable
@@ -20,16 +22,19 @@ from trainmaster.client.errors import InvalidRequest
 from trainmaster.client.history.answers import MOST_COLUMNS, MOST_JOBS, MOST_LINES, MOST_POINTS, HistoryAnswer
 from trainmaster.client.job import require_name
 from trainmaster.client.permission import Access
+from trainmaster.client.server import address_of
 from trainmaster.history.answers import Answers, AnswerThreads
 from trainmaster.history.drawing import TimeWindow
 from trainmaster.history.figures import HEAT_FIGURES
 from trainmaster.history.recorder import REASONS, CannotRecord, HistoryMetrics, HistoryRecorder
-from trainmaster.history.schema import UnusableHistory
+from trainmaster.history.schema import UnusableHistory, locked
+from trainmaster.history.settings import HistorySettings
 from trainmaster.history.viewers import HistoryViewers, ViewerPlaces
 from trainmaster.serving import (
     Handler,
     Refused,
     bearer_of,
+    first_to_end,
     job_of,
     namespace_of,
     one_of,
@@ -248,3 +253,36 @@ def _before(request: web.Request) -> tuple[float, int] | None:
     if given and found is None:
         raise InvalidRequest(f"continue: {shown(given)} is not from a list's answer; give the one of the list before.")
     return None if found is None else (float(found[1]), int(found[2]))
+
+
+async def run_history(settings: HistorySettings, stop: asyncio.Event) -> None:
+    """Serves the history until `stop` is set. Raises UnusableHistory, NoCluster and InvalidRequest."""
+    file = Path(settings.file)
+    with locked(file):
+        viewers = HistoryViewers(address_of(settings.kubeconfig, settings.context))
+        metrics, readers = HistoryMetrics(), AnswerThreads(file)
+        metrics.most_bytes.set(settings.max_bytes)
+        recorder = HistoryRecorder(settings, metrics, readers.reopen)
+        token_file = None if settings.writer_token_file is None else Path(settings.writer_token_file)
+        server = HistoryServer(recorder, readers, viewers, metrics, file, token_file)
+        await recorder.open()
+        try:
+            try:
+                port = await server.start(settings.address, settings.port)
+            except OSError as error:
+                where = f"{settings.address} port {settings.port}"
+                # asyncio's message names its function calls. The error for an unknown host name has no errno.
+                why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+                raise InvalidRequest(f"{where} can't be listened on: {why}; give --address and --port.") from error
+            log.info("The history in %s is served on port %d.", file, port)
+            if token_file is None:
+                log.warning("Nothing is recorded, only read: there is no --writer-token-file.")
+            elif not token_file.is_file():
+                log.warning("Nothing is recorded until the writer's token is in %s, which doesn't exist.", token_file)
+            # Only a bug ends the maintenance. This raises its error, so that the process is restarted.
+            await first_to_end(stop.wait(), recorder.maintain())
+        finally:
+            await server.close()
+            await readers.close()
+            await viewers.close()
+            await recorder.close()

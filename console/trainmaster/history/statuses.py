@@ -167,7 +167,6 @@ def rfc3339(value: object) -> str | None:
 
 
 def _current(status: Mapping[str, Any], old: Attempt, at: float) -> Attempt:
-    """Returns the current attempt, updated from its status."""
     phase = text(status.get("phase"), 64)
     found = replace(
         old,

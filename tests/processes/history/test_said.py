@@ -1,4 +1,4 @@
-"""`history.process`: what is said of a port that is taken, and of a writer's token that isn't there."""
+"""`history.server.run_history`: its messages about a port that is taken, and about a missing writer's token."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from trainmaster.client.errors import InvalidRequest
-from trainmaster.history.process import run_history
+from trainmaster.history.server import run_history
 from trainmaster.history.settings import HistorySettings
 
 

@@ -4,8 +4,8 @@
 const SVG = "http://www.w3.org/2000/svg";
 
 /**
- * Returns an element: "p.note" has the tag p and the class note. An object that follows has attributes, listeners (such as
- * `onclick`) and `style`, an object of properties. All other arguments are children.
+ * Returns an element: "p.note" has the tag p and the class note. An object that follows has attributes, listeners (such
+ * as `onclick`) and `style`, an object of properties. All other arguments are children.
  */
 export function h(kind, ...children) {
   const properties = children[0]?.constructor === Object ? children.shift() : {};
