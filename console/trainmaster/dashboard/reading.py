@@ -10,7 +10,7 @@ import asyncio
 import copy
 import math
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -125,39 +125,24 @@ class ViewerTransport(BoundedTransport):
         response = await self._send("GET", path, READ_SECONDS, query=query)
         return await self._trimmed(response, shape)
 
-    async def lines(
-        self, path: str, *, query: Mapping[str, str], read_seconds: float | None
-    ) -> AsyncGenerator[bytes, None]:
-        """Yields a log's lines, long ones cut, or a watch's events, with trimmed objects."""
-        response = await self._send("GET", path, read_seconds, query=query)
-        is_log = path.endswith("/log")
-        read = _log_lines(response) if is_log else self._events(response, item_shape(path, query))
-        try:
-            async with aclosing(read) as lines:
-                async for line in lines:
-                    yield line
-        except (aiohttp.ClientError, TimeoutError, OSError):
-            # The connection broke or stalled. The caller resumes at the same place.
-            return
-        finally:
-            response.close()
-
     async def beginning(self, path: str, *, limit: int, seconds: float) -> bytes:
         """Returns the first bytes of an answer that isn't JSON, at most those that arrive within `seconds`."""
         return await super().beginning(path, limit=min(limit, MOST_METRICS), seconds=seconds)
 
-    async def together(self, parts: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-        """Runs the coroutines as tasks. All pages of a tenant share a limit of how many run at once."""
-
-        async def limited(part: Coroutine[Any, Any, T]) -> T:
-            async with self.tenant.agents:
-                return await part
-
-        return list(await asyncio.gather(*map(limited, parts)))
-
     def readers(self) -> Readers:
         """Returns readers that read several streams at once."""
         return TaskReaders(ahead=0)
+
+    def _lines_of(
+        self, response: aiohttp.ClientResponse, path: str, query: Mapping[str, str]
+    ) -> AsyncGenerator[bytes, None]:
+        """Yields a log's lines, long ones cut, or a watch's events, with trimmed objects."""
+        is_log = path.endswith("/log")
+        return _log_lines(response) if is_log else self._events(response, item_shape(path, query))
+
+    def _parts_at_once(self) -> asyncio.Semaphore:
+        """Returns a limit that all pages of a tenant share."""
+        return self.tenant.agents
 
     async def _trimmed(self, response: aiohttp.ClientResponse, shape: Fields) -> dict[str, Any]:
         """Returns an answer's trimmed object. Raises NoCluster if it isn't an object with a kind."""

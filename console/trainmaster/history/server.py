@@ -63,7 +63,7 @@ Ask = Callable[[Answers, str, str, str], HistoryAnswer]
 
 
 class HistoryServer:
-    """HistoryServer serves a history over HTTP. `viewers` decides who may read it."""
+    """HistoryServer answers requests to a history, and `http` serves it. `viewers` decides who may read it."""
 
     def __init__(
         self,
@@ -89,15 +89,7 @@ class HistoryServer:
         app.router.add_get("/healthz", self._health)
         app.router.add_get("/readyz", self._health)
         app.router.add_get("/metrics", Exposition(self._page).answer, allow_head=False)
-        self._server = HttpServer(app)
-
-    async def start(self, address: str, port: int) -> int:
-        """Listens, and returns the port. If `port` is 0, a free port is used. Raises OSError."""
-        return (await self._server.start(address, port))[1]
-
-    async def close(self) -> None:
-        """Refuses new requests, and waits for the answers in progress."""
-        await self._server.close()
+        self.http = HttpServer(app)
 
     @web.middleware
     async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -268,7 +260,7 @@ async def run_history(settings: HistorySettings, stop: asyncio.Event) -> None:
         await recorder.open()
         try:
             try:
-                port = await server.start(settings.address, settings.port)
+                _, port = await server.http.start(settings.address, settings.port)
             except OSError as error:
                 where = f"{settings.address} port {settings.port}"
                 # asyncio's message names its function calls. The error for an unknown host name has no errno.
@@ -282,7 +274,7 @@ async def run_history(settings: HistorySettings, stop: asyncio.Event) -> None:
             # Only a bug ends the maintenance. This raises its error, so that the process is restarted.
             await first_to_end(stop.wait(), recorder.maintain())
         finally:
-            await server.close()
+            await server.http.close()
             await readers.close()
             await viewers.close()
             await recorder.close()
