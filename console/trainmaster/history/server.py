@@ -27,7 +27,7 @@ from trainmaster.history.answers import Answers, AnswerThreads
 from trainmaster.history.drawing import TimeWindow
 from trainmaster.history.figures import HEAT_FIGURES
 from trainmaster.history.recorder import REASONS, CannotRecord, HistoryMetrics, HistoryRecorder
-from trainmaster.history.schema import UnusableHistory, locked
+from trainmaster.history.schema import UnusableHistory, files_of, locked
 from trainmaster.history.settings import HistorySettings
 from trainmaster.history.viewers import HistoryViewers, ViewerPlaces
 from trainmaster.serving import (
@@ -233,8 +233,8 @@ class HistoryServer:
 
     async def _page(self) -> bytes:
         self._metrics.jobs.set(int((await self._readers.read(Answers.count))[0]))
-        parts = (self._file.with_name(self._file.name + suffix) for suffix in ("", "-wal"))
-        self._metrics.bytes.set(sum(part.stat().st_size for part in parts if part.exists()))
+        # The log's index isn't counted: it is only memory.
+        self._metrics.bytes.set(sum(part.stat().st_size for part in files_of(self._file)[:2] if part.exists()))
         return generate_latest(self._metrics.registry)
 
 

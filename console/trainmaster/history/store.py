@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from trainmaster.history.figures import decompress, step_of, to_tail
-from trainmaster.history.schema import open_file
+from trainmaster.history.schema import files_of, open_file
 from trainmaster.history.statuses import (
     Attempt,
     merge_workers,
@@ -86,10 +86,6 @@ def _identity(file: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def _beside(file: Path) -> tuple[Path, Path]:
-    return file.with_name(f"{file.name}-wal"), file.with_name(f"{file.name}-shm")
-
-
 def slice_of(job: int) -> int:
     """Returns the number of the slice that contains a job's samples."""
     return job % SLICES
@@ -108,7 +104,7 @@ class HistoryStore:
         started = time.monotonic()
         rows = self._execute("SELECT DISTINCT slice FROM tail")
         self.tail: dict[int, Slice] = {number: Slice(started) for (number,) in rows}
-        self._identities = {path: _identity(path) for path in (file, *(_beside(file)))}
+        self._identities = {path: _identity(path) for path in files_of(file)}
 
     def close(self) -> None:
         """Moves all data from the write-ahead log into the file, and closes it. Waits at most 0.5 s for readers."""
@@ -134,7 +130,7 @@ class HistoryStore:
 
     def drop_beside(self) -> None:
         """Deletes SQLite's files beside a missing file, because SQLite would use them for the next file."""
-        for path in _beside(self.file):
+        for path in files_of(self.file)[1:]:
             if _identity(path) == self._identities[path]:
                 path.unlink(missing_ok=True)
 
