@@ -12,7 +12,7 @@ from typing import Any
 
 from trainmaster.converting.commands import keep_processes
 from trainmaster.converting.fields import MISSING, Draft, Field, Path, merged
-from trainmaster.converting.groups import NO_AUTOSCALER, answer_pods
+from trainmaster.converting.groups import NO_AUTOSCALER, WORKERS, answer_pods
 from trainmaster.converting.job_set import Training, convert_spec
 from trainmaster.converting.metadata import convert_labels, convert_manager, convert_metadata, convert_suspend
 
@@ -27,7 +27,6 @@ _FRAMEWORKS = {
     "xgboost": "Trainmaster starts no tracker of XGBoost; it is for PyTorch",
     "flux": "Trainmaster installs no Flux; it is for PyTorch",
 }
-_WORKERS: Path = ("spec", "workers")
 _GANG: Path = ("spec", "scheduling", "gang")
 
 
@@ -55,11 +54,11 @@ def convert_train_job(manifest: Field, runtime: Field = MISSING) -> Draft:
         default.dropped(f"{nodes} replaces it")
     counted = nodes or default
     if counted.whole() is None:
-        answer_pods(counted, _WORKERS)
+        answer_pods(counted, WORKERS)
         counted = MISSING
     training = Training(trains, _TRAINER, bool(policy.get("torch")), counted)
     draft = convert_spec(job_set, name, namespace, training)
-    draft.keep(counted, _WORKERS)
+    draft.keep(counted, WORKERS)
     _framework(policy, trainer, draft)
     _pod_group(below.get("podGroupPolicy"), draft)
     convert_metadata(manifest, draft)

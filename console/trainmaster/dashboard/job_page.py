@@ -180,13 +180,10 @@ class JobPage:
             await self._changed.wait()
             self._changed.clear()
             for _ in range(2):
-                try:
-                    found = await history.job(self.namespace, self.name, uid=self.uid)
-                    self._recorded = attempts_of_record(found)
+                with suppress(ClientError):
+                    self._recorded = attempts_of_record(await history.job(self.namespace, self.name, uid=self.uid))
                     if self._job is not None:
                         self._latest.put("attempts", attempts_of(self._job, self._recorded))
-                except ClientError:
-                    pass
                 await asyncio.sleep(HISTORY_SECONDS)
         await asyncio.Event().wait()
 
