@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainmaster.converting.fields import POD, Answer, Draft, Field, Path, Target, at, dotted
-from trainmaster_operator.api.merge import KEY_DEFAULTS, MERGE_KEYS
+from trainmaster.converting.fields import POD, Answer, Draft, Field, Path, Target, at, dotted, position_of
+from trainmaster_operator.api.merge import MERGE_KEYS
 
 # Fields in which groups can differ. In a group they have the same names.
 _OF_GROUPS: tuple[Path, ...] = (("spec", "resources"), ("spec", "accelerator"), (*POD, "nodeSelector"))
@@ -114,14 +114,10 @@ def _place(path: Path, own: Any, other: Any) -> Path | None:
         if isinstance(part, int):
             item, items, keys = at(own, (part,)), other, MERGE_KEYS.get(str(place[-1]))
             if keys is not None and isinstance(item, dict) and isinstance(items, list):
-                found = next((at_ for at_, each in enumerate(items) if _key(each, keys) == _key(item, keys)), None)
+                found = position_of(item, items, keys)
                 if found is None:
                     return None
                 own, other, place = item, items[found], (*place, found)
                 continue
         own, other, place = at(own, (part,)), at(other, (part,)), (*place, part)
     return place
-
-
-def _key(item: Any, keys: tuple[str, ...]) -> Any:
-    return [item.get(key, KEY_DEFAULTS.get(key)) for key in keys] if isinstance(item, dict) else None

@@ -166,12 +166,9 @@ class Trimming:
 
     def _due(self) -> Callable[[], object] | None:
         """Returns the next deletion of an old job or in a job that is too large; None if none is due."""
-        old = self._jobs(
-            f"SELECT id FROM jobs WHERE coalesce({_OVER}, seen) < ? ORDER BY {_OVER} LIMIT {_JOBS}",
-            self._store.now() - self._keep_seconds,
-        )
-        if old:
-            return partial(self._delete_jobs, old)
+        old = f"SELECT id FROM jobs WHERE coalesce({_OVER}, seen) < ? ORDER BY {_OVER} LIMIT {_JOBS}"
+        if found := self._jobs(old, self._store.now() - self._keep_seconds):
+            return partial(self._delete_jobs, found)
         large = self._jobs(f"SELECT id FROM jobs WHERE bytes > ? AND {_HAS_MORE} LIMIT 1", self._share)
         return partial(self._delete_oldest, large[0]) if large else None
 
