@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from aiohttp import web
 
@@ -25,6 +27,7 @@ from trainmaster_operator.wire.limits import MAX_UID
 from trainmaster_operator.wire.values import MAX_TIME, shown
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Key = TypeVar("Key")
 MAX_SENTENCE = 2_000
 # Bytes of an answer that are written at a time. More is written when the reader has read these.
 PIECE_BYTES = 65_536
@@ -117,7 +120,6 @@ def window_of(request: web.Request) -> tuple[float, float]:
 
 
 def _time_of(request: web.Request, name: str, default: float) -> float:
-    """Returns a parameter that is a time: seconds since the epoch, or RFC 3339."""
     given = request.query.get(name)
     if not given:
         return default
@@ -145,6 +147,18 @@ def bearer_of(request: web.Request, header: str = "Authorization") -> str:
     scheme, _, token = request.headers.get(header, "").partition(" ")
     # aiohttp decodes bytes that aren't UTF-8 as surrogates, which no token contains.
     return token.strip() if scheme.lower() == "bearer" and token.isascii() else ""
+
+
+@contextmanager
+def counted(counter: Counter[Key], key: Key, size: int) -> Iterator[None]:
+    """Adds a size to a key's count during the block. A counter contains no zeros."""
+    counter[key] += size
+    try:
+        yield
+    finally:
+        counter[key] -= size
+        if not counter[key]:
+            del counter[key]
 
 
 async def write(

@@ -6,7 +6,7 @@ import asyncio
 import math
 import ssl
 from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import Any, TypeVar, Unpack
 
 import aiohttp
@@ -68,13 +68,10 @@ class AiohttpTransport:
         self, path: str, *, query: Mapping[str, str], read_seconds: float | None
     ) -> AsyncGenerator[bytes, None]:
         response = await self._send("GET", path, read_seconds, query=query)
-        splitter = LineSplitter(path)
         try:
-            async for chunk in response.content.iter_any():
-                for line in splitter.feed(chunk):
+            async with aclosing(self._lines_of(response, path, query)) as lines:
+                async for line in lines:
                     yield line
-            for line in splitter.end():
-                yield line
         except (aiohttp.ClientError, TimeoutError, OSError):
             # The connection broke or was silent. The caller resumes after the last line that it received.
             return
@@ -97,7 +94,7 @@ class AiohttpTransport:
 
     async def together(self, parts: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
         """Runs the coroutines as tasks, a limited number at a time."""
-        free = asyncio.Semaphore(MOST_CONNECTIONS)
+        free = self._parts_at_once()
 
         async def limited(part: Coroutine[Any, Any, T]) -> T:
             async with free:
@@ -107,6 +104,19 @@ class AiohttpTransport:
 
     def merger(self) -> Merger[Any]:
         return TaskMerger()
+
+    async def _lines_of(
+        self, response: aiohttp.ClientResponse, path: str, query: Mapping[str, str]
+    ) -> AsyncGenerator[bytes, None]:
+        splitter = LineSplitter(path)
+        async for chunk in response.content.iter_any():
+            for line in splitter.feed(chunk):
+                yield line
+        for line in splitter.end():
+            yield line
+
+    def _parts_at_once(self) -> asyncio.Semaphore:
+        return asyncio.Semaphore(MOST_CONNECTIONS)
 
     async def _send(
         self, method: str, path: str, read_seconds: float | None, **options: Unpack[RequestOptions]

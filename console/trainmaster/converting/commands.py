@@ -50,9 +50,8 @@ class Command:
     # Whether the command is a shell text that starts torchrun.
     in_a_script: bool = False
     processes: str | None = None
-    # The minimum in --nnodes=2:4.
-    least: int | None = None
-    most: int | None = None
+    # The minimum and maximum in --nnodes=2:4.
+    nodes: tuple[int, int] | None = None
     max_restarts: int | None = None
     # Options that Trainmaster replaces.
     left_out: tuple[str, ...] = ()
@@ -134,21 +133,20 @@ def _of_torchrun(words: Sequence[str], begin: int, of_command: int) -> Command:
         program = [python, "-m"] if "module" in options else [python]
     # The script becomes part of the command, even if it is in args.
     last = max(at + 1, of_command)
-    least, most = map(int, nodes.groups()) if (nodes := _RANGE.fullmatch(options.get("nnodes", ""))) else (None, None)
+    nodes = _RANGE.fullmatch(options.get("nnodes", ""))
     restarts = options.get("max_restarts", "")
     return Command(
         (*program, *words[at:last]),
         tuple(words[last:]),
         by_torchrun=True,
         processes=options.get("nproc_per_node"),
-        least=least,
-        most=most,
+        nodes=None if nodes is None else (int(nodes[1]), int(nodes[2])),
         max_restarts=int(restarts) if restarts.isdecimal() else None,
         left_out=tuple(
             spelled[option][0].partition("=")[0]
             for option in options
             if option not in _OF_RANKS | {"module", "no_python", "nproc_per_node", "max_restarts"}
-            and not (option == "nnodes" and most is not None)
+            and not (option == "nnodes" and nodes is not None)
         ),
     )
 
@@ -231,8 +229,8 @@ def _keep_processes(read: Command, field: Field, draft: Draft) -> None:
         field.overruled(f"--nproc_per_node={asked} isn't known here; set spec.processesPerWorker to a number")
     if read.max_restarts is not None:
         draft.set(("spec", "failurePolicy", "maxRestarts"), read.max_restarts)
-    if read.least is not None and read.most is not None:
-        draft.set(("spec", "elastic"), {"minWorkers": read.least, "maxWorkers": read.most})
+    if read.nodes is not None:
+        draft.set(("spec", "elastic"), {"minWorkers": read.nodes[0], "maxWorkers": read.nodes[1]})
 
 
 def _remarks(read: Command) -> list[str]:

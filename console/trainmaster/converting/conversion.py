@@ -82,7 +82,6 @@ def convert(manifests: Sequence[Any]) -> list[Conversion]:
 
 
 def _runtime_of(job: Field) -> tuple[str, str]:
-    """Returns the kind and name of a TrainJob's runtime."""
     reference = job.get("spec", "runtimeRef")
     return reference.text("kind") or "ClusterTrainingRuntime", reference.text("name")
 

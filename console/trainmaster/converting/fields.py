@@ -7,13 +7,14 @@ nothing is dropped silently. A job's manifests are merged as Kubernetes merges a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
 from trainmaster_operator.api.merge import KEY_DEFAULTS, MERGE_KEYS
 from trainmaster_operator.api.v1alpha1 import API_VERSION, KIND, JobSpec
+from trainmaster_operator.wire.values import mapping
 
 # Keys may contain dots, so a path is turned into text only to show it.
 Path = tuple[str | int, ...]
@@ -266,7 +267,7 @@ def merged(base: Field, patch: Field, name: str = "") -> Field:
     if keys is not None and base.items and patch.items:
         items = list(base.items)
         for field in patch.items:
-            at = next((at for at, each in enumerate(items) if _merge_key(each, keys) == _merge_key(field, keys)), None)
+            at = position_of(field.plain(), [each.plain() for each in items], keys)
             if at is None:
                 items.append(field)
             else:
@@ -283,5 +284,10 @@ def merged(base: Field, patch: Field, name: str = "") -> Field:
     return patch
 
 
-def _merge_key(item: Field, keys: tuple[str, ...]) -> Any:
-    return [value.plain() if (value := item.get(key)) else KEY_DEFAULTS.get(key) for key in keys]
+def position_of(item: Any, items: Sequence[Any], keys: Sequence[str]) -> int | None:
+    """Returns the position of the first item that Kubernetes would merge with an item, because their keys are equal."""
+
+    def key_of(value: Any) -> list[Any]:
+        return [mapping(value).get(key, KEY_DEFAULTS.get(key)) for key in keys]
+
+    return next((at for at, each in enumerate(items) if key_of(each) == key_of(item)), None)

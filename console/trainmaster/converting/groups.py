@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainmaster.converting.fields import POD, Answer, Draft, Field, Path, Target, at, dotted
-from trainmaster_operator.api.merge import KEY_DEFAULTS, MERGE_KEYS
+from trainmaster.converting.fields import POD, Answer, Draft, Field, Path, Target, at, dotted, position_of
+from trainmaster_operator.api.merge import MERGE_KEYS
 
 # Fields in which groups can differ. In a group they have the same names.
 _OF_GROUPS: tuple[Path, ...] = (("spec", "resources"), ("spec", "accelerator"), (*POD, "nodeSelector"))
 _GANG: Path = ("spec", "scheduling", "gang", "scheduler")
+WORKERS: Path = ("spec", "workers")
 NO_AUTOSCALER = "no autoscaler is made; make a HorizontalPodAutoscaler for the job's scale subresource"
 # Fields that identify a program.
 _PROGRAM: tuple[Path, ...] = (("spec", "image"), ("spec", "command"), ("spec", "args"), ("spec", "launcher"))
@@ -40,7 +41,7 @@ def combine(parts: Sequence[Part]) -> Draft:
     base = parts[-1]
     job = base.draft
     if len(parts) == 1:
-        job.set(("spec", "workers"), base.workers)
+        job.set(WORKERS, base.workers)
         return job
     # All pods of a gang use the same scheduler, even if only one template names it.
     gangs = [gang for part in parts if (gang := part.draft.at(_GANG)) is not None]
@@ -54,7 +55,7 @@ def combine(parts: Sequence[Part]) -> Draft:
             groups.append({"name": part.name, "workers": part.workers, **own})
         job.set(("spec", "workerGroups"), groups)
     else:
-        job.set(("spec", "workers"), sum(part.workers for part in parts))
+        job.set(WORKERS, sum(part.workers for part in parts))
     for position, part in enumerate(parts):
         for leaf in part.field.leaves():
             if leaf.answer is not None and leaf.answer.outcome == "kept":
@@ -64,6 +65,12 @@ def combine(parts: Sequence[Part]) -> Draft:
             if job.at(path) is not None:
                 del job.at(path[:-1])[path[-1]]
     return job
+
+
+def workers_path(draft: Draft, position: int) -> Path:
+    """Returns the path of the number of workers of the part at this position."""
+    has_groups = draft.at(("spec", "workerGroups")) is not None
+    return ("spec", "workerGroups", position, "workers") if has_groups else WORKERS
 
 
 def answer_pods(field: Field, path: Path, remark: str = "") -> None:
@@ -107,14 +114,10 @@ def _place(path: Path, own: Any, other: Any) -> Path | None:
         if isinstance(part, int):
             item, items, keys = at(own, (part,)), other, MERGE_KEYS.get(str(place[-1]))
             if keys is not None and isinstance(item, dict) and isinstance(items, list):
-                found = next((at_ for at_, each in enumerate(items) if _key(each, keys) == _key(item, keys)), None)
+                found = position_of(item, items, keys)
                 if found is None:
                     return None
                 own, other, place = item, items[found], (*place, found)
                 continue
         own, other, place = at(own, (part,)), at(other, (part,)), (*place, part)
     return place
-
-
-def _key(item: Any, keys: tuple[str, ...]) -> Any:
-    return [item.get(key, KEY_DEFAULTS.get(key)) for key in keys] if isinstance(item, dict) else None

@@ -14,7 +14,7 @@ from typing import Any
 from trainmaster.converting.commands import INDEX_VARIABLE
 from trainmaster.converting.failures import convert_failures
 from trainmaster.converting.fields import MISSING, POD, Draft, Field, Path, Target, at, put
-from trainmaster.converting.groups import Part, answer_pods, combine, is_same_program
+from trainmaster.converting.groups import WORKERS, Part, answer_pods, combine, is_same_program, workers_path
 from trainmaster.converting.metadata import convert_manager, convert_metadata, convert_suspend
 from trainmaster.converting.pods import convert_pod
 from trainmaster_operator.wire.values import mapping, mappings, text
@@ -110,13 +110,11 @@ def _weight(part: Part) -> tuple[bool, bool, bool, int]:
 
 
 def _workers(part: Part, position: int, chosen: list[Part], draft: Draft, training: Training) -> None:
-    """Answers the fields that determine a replicatedJob's number of pods."""
-    grouped = draft.at(("spec", "workerGroups")) is not None
-    path: Path = ("spec", "workerGroups", position, "workers") if grouped else ("spec", "workers")
-    together = "all replicatedJobs together" if not grouped and len(chosen) > 1 else ""
+    path = workers_path(draft, position)
+    together = "all replicatedJobs together" if path == WORKERS and len(chosen) > 1 else ""
     name = part.field.get("name")
-    if grouped:
-        name.became(Target(("spec", "workerGroups", position, "name")))
+    if path != WORKERS:
+        name.became(Target((*path[:-1], "name")))
     name.dropped("the job's pods are called by the job's name")
     job = part.field.get("template", "spec")
     completions, parallelism, replicas = job.get("completions"), job.get("parallelism"), part.field.get("replicas")
@@ -148,7 +146,6 @@ def _indexes(job: Field) -> None:
 
 
 def _job(replicated: Field, draft: Draft) -> None:
-    """Answers a training Job's other fields."""
     job = replicated.get("template", "spec")
     draft.keep(job.get("activeDeadlineSeconds"), ("spec", "runPolicy", "activeDeadlineSeconds"))
     for name, reason in _OF_JOBS.items():
@@ -162,7 +159,6 @@ def _job(replicated: Field, draft: Draft) -> None:
 
 
 def _policies(spec: Field, chosen: list[Part], draft: Draft) -> None:
-    """Answers the JobSet's fields that apply to all its Jobs."""
     draft.keep(spec.get("ttlSecondsAfterFinished"), ("spec", "runPolicy", "ttlSecondsAfterFinished"))
     for name, reason in _NETWORK.items():
         spec.get("network", name).dropped(reason)

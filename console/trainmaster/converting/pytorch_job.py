@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainmaster.converting.commands import keep_processes
 from trainmaster.converting.fields import Draft, Field, Path, Target
-from trainmaster.converting.groups import NO_AUTOSCALER, Part, answer_pods, combine
+from trainmaster.converting.groups import NO_AUTOSCALER, WORKERS, Part, answer_pods, combine, workers_path
 from trainmaster.converting.metadata import convert_manager, convert_metadata, convert_suspend, waits_for_kueue
 from trainmaster.converting.pods import convert_pod
 
@@ -23,7 +23,9 @@ def convert_pytorch_job(manifest: Field) -> Draft:
     parts = _with_pods(parts)
     draft = combine(parts) if parts else Draft()
     for position, part in enumerate(parts):
-        _replicas(part.field, position, draft, "Master and Worker together" if len(parts) > 1 else "")
+        path = workers_path(draft, position)
+        is_sum = len(parts) > 1 and path == WORKERS
+        answer_pods(part.field.get("replicas"), path, "Master and Worker together" if is_sum else "")
     _restart_policies(parts, draft)
     spec = manifest.get("spec")
     keep_processes(spec.get("nprocPerNode"), draft)
@@ -51,13 +53,6 @@ def _with_pods(parts: list[Part]) -> list[Part]:
                 leaf.answer = None
             part.field.dropped("it has no pods")
     return found
-
-
-def _replicas(part: Field, position: int, draft: Draft, together: str) -> None:
-    """Answers a replica type's number of pods."""
-    grouped = draft.at(("spec", "workerGroups")) is not None
-    path: Path = ("spec", "workerGroups", position, "workers") if grouped else ("spec", "workers")
-    answer_pods(part.get("replicas"), path, "" if grouped else together)
 
 
 def _elastic(policy: Field, draft: Draft, workers: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from trainmaster.converting.commands import keep_processes
 from trainmaster.converting.fields import MISSING, Draft, Field, Path, merged
-from trainmaster.converting.groups import NO_AUTOSCALER, answer_pods
+from trainmaster.converting.groups import NO_AUTOSCALER, WORKERS, answer_pods
 from trainmaster.converting.job_set import Training, convert_spec
 from trainmaster.converting.metadata import convert_labels, convert_manager, convert_metadata, convert_suspend
 
@@ -27,7 +27,6 @@ _FRAMEWORKS = {
     "xgboost": "Trainmaster starts no tracker of XGBoost; it is for PyTorch",
     "flux": "Trainmaster installs no Flux; it is for PyTorch",
 }
-_WORKERS: Path = ("spec", "workers")
 _GANG: Path = ("spec", "scheduling", "gang")
 
 
@@ -55,11 +54,11 @@ def convert_train_job(manifest: Field, runtime: Field = MISSING) -> Draft:
         default.dropped(f"{nodes} replaces it")
     counted = nodes or default
     if counted.whole() is None:
-        answer_pods(counted, _WORKERS)
+        answer_pods(counted, WORKERS)
         counted = MISSING
     training = Training(trains, _TRAINER, bool(policy.get("torch")), counted)
     draft = convert_spec(job_set, name, namespace, training)
-    draft.keep(counted, _WORKERS)
+    draft.keep(counted, WORKERS)
     _framework(policy, trainer, draft)
     _pod_group(below.get("podGroupPolicy"), draft)
     convert_metadata(manifest, draft)
@@ -118,7 +117,6 @@ def _overridden(override: Field, job_set: Field) -> Field:
 
 
 def _initialized(initializer: Field, job: str, job_set: Field) -> Field:
-    """Merges an initializer into the runtime's job with this name."""
     if not initializer or not job_set.get("replicatedJobs").item("name", job):
         initializer.refused(
             f"the runtime has no {job}; fill a volume by an init container in spec.podTemplate, or by a Job before"
@@ -137,7 +135,6 @@ def _initialized(initializer: Field, job: str, job_set: Field) -> Field:
 
 
 def _trained(trainer: Field, job: str, job_set: Field) -> Field:
-    """Merges the trainer into the training container."""
     names = {**{name: name for name in ("image", "command", "args", "env")}, "resourcesPerNode": "resources"}
     given = {ours: field for theirs, ours in names.items() if (field := trainer.get(theirs))}
     container = {"name": Field(_TRAINER, trainer.path), **given}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import hashlib
-import mimetypes
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from trainmaster.dashboard.guards import Launch, add_headers, body_of, guard, vi
 from trainmaster.dashboard.job_answers import JobAnswers
 from trainmaster.dashboard.job_page import JobPage
 from trainmaster.dashboard.logs import send_logs, send_recorded
-from trainmaster.dashboard.nodes import nodes_of
+from trainmaster.dashboard.objects import nodes_of
 from trainmaster.dashboard.scopes import RECHECK_SECONDS, Scopes
 from trainmaster.dashboard.streams import EventStream, answer, streamed
 from trainmaster.dashboard.tenants import MOST_STREAMS_IN_ALL
@@ -43,6 +42,7 @@ PAGE = Path(__file__).with_name("page")
 INDEX = "index.html"
 # Compressing smaller files gains nothing.
 COMPRESSED_BYTES = 1_000
+# Types by suffix. Other files are plain text.
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
 # Log lines of each worker that a page shows first: default and maximum.
 TAIL, MOST_TAIL = 1_000, 20_000
@@ -258,8 +258,6 @@ def read_files(folder: Path = PAGE) -> dict[str, StaticFile]:
 
 def _read(path: Path) -> StaticFile:
     content = path.read_bytes()
-    kind = _TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0] or "application/octet-stream"
-    textual = kind.startswith("text/") or kind == "image/svg+xml"
-    compressed = gzip.compress(content, 9, mtime=0) if textual and len(content) >= COMPRESSED_BYTES else None
+    compressed = gzip.compress(content, 9, mtime=0) if len(content) >= COMPRESSED_BYTES else None
     etag = hashlib.sha256(content).hexdigest()[:32]
-    return StaticFile(f"{kind}; charset=utf-8" if textual else kind, content, compressed, etag)
+    return StaticFile(f"{_TYPES.get(path.suffix, 'text/plain')}; charset=utf-8", content, compressed, etag)

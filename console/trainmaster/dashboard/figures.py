@@ -18,7 +18,7 @@ from typing import Any
 
 from trainmaster.client.errors import ClientError
 from trainmaster.client.job import TrainingJob
-from trainmaster.client.metrics import JobMetrics, RankMetrics, job_metrics
+from trainmaster.client.metrics import RankMetrics, job_metrics
 from trainmaster.client.permission import Access, put_newest, refusal
 from trainmaster.dashboard.streams import encoded
 from trainmaster.dashboard.viewers import Viewer
@@ -36,7 +36,6 @@ WORKERS_A_SECOND = 64
 ASKED_JOBS, MOST_BYTES, ASKED_RANKS = 64, 8 * 2**20, 8_192
 # Maximum characters of the reason why a worker doesn't answer.
 MAX_WHY = 300
-EVENT = "ranks"
 # Maximum age of the history's record on the page (seconds).
 RECENT_SECONDS = 60.0
 
@@ -89,25 +88,26 @@ class Figures:
                 metrics = await job_metrics(viewer.transport, job.namespace, list(pods), most=ASKED_RANKS)
                 known.at = time.monotonic()
                 self.add(job, metrics.ranks)
-                known.event = encoded(EVENT, _answer(job, metrics))
+                ranks = [{name: getattr(rank, own) for name, own in _OF_A_RANK.items()} for rank in metrics.ranks]
+                silent = {str(worker): why[:MAX_WHY] for worker, why in metrics.silent.items()}
+                known.event = _event(job, ranks=ranks, silent=silent)
             return known.event
 
     async def recorded(self, viewer: Viewer, job: TrainingJob, why: str) -> bytes:
         """Returns the event with the ranks' last figures from the history, or with the reason why they are missing."""
-        found = {"at": time.time(), "attempt": job.status.attempt, "ranks": [], "silent": {}, "why": why}
-        if (history := viewer.history) is not None:
-            since = time.time() - RECENT_SECONDS
-            try:
-                heat = await viewer.tenant.heavy(
-                    lambda: history.heat(job.namespace, job.name, uid=job.uid, since=since)
-                )
-            except (ClientError, Refused) as error:
-                return encoded(EVENT, {**found, "why": f"{why} The history: {error}"})
-            if heat["values"]:
-                values = zip(heat["ranks"], heat["workers"], heat["values"][-1], strict=False)
-                ranks = [_rank(rank=rank, worker=worker, stepSeconds=value) for rank, worker, value in values]
-                found |= {"at": heat["at"][-1], "ranks": ranks, "why": None}
-        return encoded(EVENT, found)
+        if (history := viewer.history) is None:
+            return _event(job, why=why)
+        since = time.time() - RECENT_SECONDS
+        try:
+            heat = await viewer.tenant.heavy(lambda: history.heat(job.namespace, job.name, uid=job.uid, since=since))
+        except (ClientError, Refused) as error:
+            return _event(job, why=f"{why} The history: {error}")
+        if not heat["values"]:
+            return _event(job, why=why)
+        values = zip(heat["ranks"], heat["workers"], heat["values"][-1], strict=False)
+        unknown = dict.fromkeys(_OF_A_RANK)
+        ranks = [{**unknown, "rank": rank, "worker": worker, "stepSeconds": value} for rank, worker, value in values]
+        return _event(job, at=heat["at"][-1], ranks=ranks)
 
     def add(self, job: TrainingJob, ranks: Sequence[RankMetrics]) -> None:
         """Adds a sample of a running job and its ranks."""
@@ -127,14 +127,10 @@ class Figures:
         return {**found, "leftOut": found["leftOut"] + seen.left_out}
 
 
-def _rank(**known: float | None) -> dict[str, float | None]:
-    return dict.fromkeys(_OF_A_RANK) | known
-
-
-def _answer(job: TrainingJob, found: JobMetrics) -> dict[str, Any]:
-    ranks = [{name: getattr(rank, attribute) for name, attribute in _OF_A_RANK.items()} for rank in found.ranks]
-    silent = {str(worker): why[:MAX_WHY] for worker, why in found.silent.items()}
-    return {"at": time.time(), "attempt": job.status.attempt, "ranks": ranks, "silent": silent, "why": None}
+def _event(job: TrainingJob, **known: Any) -> bytes:
+    """Returns the event of the ranks' figures. `why` is the reason if they are missing."""
+    unknown = {"at": time.time(), "attempt": job.status.attempt, "ranks": [], "silent": {}, "why": None}
+    return encoded("ranks", {**unknown, **known})
 
 
 def seconds_between(workers: int) -> float:

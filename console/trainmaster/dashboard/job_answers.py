@@ -197,19 +197,12 @@ async def _written(viewer: Viewer, namespace: str, name: str, uid: str | None) -
 
 
 async def _living(request: web.Request) -> TrainingJob:
-    """Returns the existing job. Raises JobNotFound if it is a later job of the same name."""
-    (namespace, name), uid = job_of(request), uid_of(request)
-    job = await AsyncJobClient(namespace, transport=viewer_of(request).transport).get(name)
-    if uid not in (None, job.uid):
-        raise replaced(name)
-    return job
+    return await viewer_of(request).living(*job_of(request), uid_of(request))
 
 
 def _csv(series: Mapping[str, Any]) -> str:
     columns, text = columns_of(series), io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow(columns)
-    writer.writerows(zip(*columns.values(), strict=True))
+    csv.writer(text).writerows([columns, *zip(*columns.values(), strict=True)])
     return text.getvalue()
 
 
@@ -236,12 +229,7 @@ def _check(value: Any, name: str) -> None:
         if count > MOST_VALUES:
             raise too_large(name)
         if depth > MAX_NESTING + 2:
-            raise Refused(
-                422,
-                f"The manifest of {name} has more than {MAX_NESTING} levels, too many for this page. "
-                f"{_HINT.format(name=name)}",
-            )
-        if isinstance(one, Mapping):
-            waiting.extend((item, depth + 1) for item in one.values())
-        elif isinstance(one, list):
-            waiting.extend((item, depth + 1) for item in one)
+            what = f"The manifest of {name} has more than {MAX_NESTING} levels, too many for this page."
+            raise Refused(422, f"{what} {_HINT.format(name=name)}")
+        below = one.values() if isinstance(one, Mapping) else one if isinstance(one, list) else ()
+        waiting.extend((item, depth + 1) for item in below)

@@ -18,9 +18,9 @@ from trainmaster.client.errors import ClientError, NoCluster, NotAllowed
 from trainmaster.client.job import TrainingJob
 from trainmaster.client.sentences import KEEPING, lost_checkpoints, start_of_resumed
 from trainmaster.client.watching import watch_job
-from trainmaster.dashboard.board import row_of
+from trainmaster.dashboard.board import Row, row_of
 from trainmaster.dashboard.figures import Figures, seconds_between
-from trainmaster.dashboard.objects import PodRow, asked_pods, events_of, pods_of
+from trainmaster.dashboard.objects import asked_pods, events_of, pods_of
 from trainmaster.dashboard.streams import EventStream, Latest
 from trainmaster.dashboard.viewers import RecordedJob, Viewer
 from trainmaster.history.statuses import observe, shown
@@ -67,7 +67,7 @@ class JobPage:
     _is_gone: bool = False
     _job: TrainingJob | None = None
     # None until the pods have been read, or if the viewer may not read them.
-    _pods: list[PodRow] | None = None
+    _pods: list[Row] | None = None
     _pods_forbidden: str = ""
     _recorded: list[Attempt] = field(default_factory=list)
     # The job's state has changed: another phase, attempt or failure.
@@ -120,15 +120,12 @@ class JobPage:
 
     def _weigh(self) -> None:
         """Counts this page's memory. Raises NoCluster if the tenant's pages, or all pages, use too much."""
-        share, tenant, weight = (
-            self.viewer.tenant.all.bytes,
-            self.viewer.tenant.name,
-            MEMORY_OF_A_BYTE * self._latest.bytes,
-        )
-        if weight - self._weight > max(0, share.room(tenant)):
+        share, tenant = self.viewer.tenant.all.bytes, self.viewer.tenant.name
+        more = MEMORY_OF_A_BYTE * self._latest.bytes - self._weight
+        if more > share.room(tenant):
             raise NoCluster("Your open pages of jobs, or all viewers' together, need too much memory here; close some.")
-        share.take(tenant, weight - self._weight)
-        self._weight = weight
+        share.take(tenant, more)
+        self._weight += more
 
     async def _look_at_pods(self) -> None:
         while True:
@@ -183,13 +180,10 @@ class JobPage:
             await self._changed.wait()
             self._changed.clear()
             for _ in range(2):
-                try:
-                    found = await history.job(self.namespace, self.name, uid=self.uid)
-                    self._recorded = attempts_of_record(found)
+                with suppress(ClientError):
+                    self._recorded = attempts_of_record(await history.job(self.namespace, self.name, uid=self.uid))
                     if self._job is not None:
                         self._latest.put("attempts", attempts_of(self._job, self._recorded))
-                except ClientError:
-                    pass
                 await asyncio.sleep(HISTORY_SECONDS)
         await asyncio.Event().wait()
 

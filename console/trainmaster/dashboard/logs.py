@@ -58,12 +58,8 @@ class _BoundedOutput(Output):
 
     async def kept_logs(self, name: str) -> dict[int, KeptLog]:
         """Returns the last kept lines of the selected workers' output."""
-
-        async def read() -> dict[int, KeptLog]:
-            kept = await Output.kept_logs(self, name)
-            return {worker: _last(log) for worker, log in kept.items() if worker in self.workers}
-
-        return await self.transport.tenant.heavy(read)
+        kept = await self.transport.tenant.heavy(lambda: Output.kept_logs(self, name))
+        return {worker: _last(log) for worker, log in kept.items() if worker in self.workers}
 
 
 class _PageReader(LogReader):
@@ -120,11 +116,8 @@ async def send_recorded(
     history = viewer.history
     assert history is not None
     (worker,), tail = wanted.workers or (None,), min(wanted.tail or 0, MOST_KEPT_LINES)
-
-    async def read() -> Mapping[str, Any]:
-        return await history.logs(namespace, name, uid=uid, worker=worker, tail=tail)
-
-    await _send(stream, _recorded_lines(await viewer.tenant.heavy(read), wanted))
+    found = await viewer.tenant.heavy(lambda: history.logs(namespace, name, uid=uid, worker=worker, tail=tail))
+    await _send(stream, _recorded_lines(found, wanted))
 
 
 async def _recorded_lines(found: Mapping[str, Any], wanted: Selection) -> Lines:

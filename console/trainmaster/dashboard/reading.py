@@ -10,8 +10,9 @@ import asyncio
 import copy
 import math
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeVar, Unpack
 
@@ -124,38 +125,24 @@ class ViewerTransport(BoundedTransport):
         response = await self._send("GET", path, READ_SECONDS, query=query)
         return await self._trimmed(response, shape)
 
-    async def lines(
-        self, path: str, *, query: Mapping[str, str], read_seconds: float | None
-    ) -> AsyncGenerator[bytes, None]:
-        """Yields a log's lines, long ones cut, or a watch's events, with trimmed objects."""
-        response = await self._send("GET", path, read_seconds, query=query)
-        read = self._log_lines if path.endswith("/log") else self._events
-        try:
-            async with aclosing(read(response, item_shape(path, query))) as lines:
-                async for line in lines:
-                    yield line
-        except (aiohttp.ClientError, TimeoutError, OSError):
-            # The connection broke or stalled. The caller resumes at the same place.
-            return
-        finally:
-            response.close()
-
     async def beginning(self, path: str, *, limit: int, seconds: float) -> bytes:
         """Returns the first bytes of an answer that isn't JSON, at most those that arrive within `seconds`."""
         return await super().beginning(path, limit=min(limit, MOST_METRICS), seconds=seconds)
 
-    async def together(self, parts: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-        """Runs the coroutines as tasks. All pages of a tenant share a limit of how many run at once."""
-
-        async def limited(part: Coroutine[Any, Any, T]) -> T:
-            async with self.tenant.agents:
-                return await part
-
-        return list(await asyncio.gather(*map(limited, parts)))
-
     def merger(self) -> Merger[Any]:
         """Returns a merger that reads several logs at once."""
         return TaskMerger(ahead=0)
+
+    def _lines_of(
+        self, response: aiohttp.ClientResponse, path: str, query: Mapping[str, str]
+    ) -> AsyncGenerator[bytes, None]:
+        """Yields a log's lines, long ones cut, or a watch's events, with trimmed objects."""
+        is_log = path.endswith("/log")
+        return _log_lines(response) if is_log else self._events(response, item_shape(path, query))
+
+    def _parts_at_once(self) -> asyncio.Semaphore:
+        """Returns a limit that all pages of a tenant share."""
+        return self.tenant.agents
 
     async def _trimmed(self, response: aiohttp.ClientResponse, shape: Fields) -> dict[str, Any]:
         """Returns an answer's trimmed object. Raises NoCluster if it isn't an object with a kind."""
@@ -206,42 +193,41 @@ class ViewerTransport(BoundedTransport):
         for document in trimmer.end():
             yield document
 
-    @staticmethod
-    async def _log_lines(response: aiohttp.ClientResponse, shape: Fields) -> AsyncGenerator[bytes, None]:
-        del shape
-        begun, is_cut = b"", False
-        async for chunk in response.content.iter_any():
-            *whole, begun = (begun + chunk).split(b"\n")
-            for line in whole:
-                if not is_cut:
-                    yield line[:MOST_LOG_BYTES]
-                is_cut = False
-            if not is_cut and len(begun) > MOST_LOG_BYTES:
-                yield begun[:MOST_LOG_BYTES]
-                is_cut = True
-            if is_cut:
-                begun = b""
-        if begun:
-            yield begun
 
-
+@dataclass
 class Items:
     """Items keeps the first objects of a list, which use at most about `most` bytes of memory."""
 
-    def __init__(self, most: float) -> None:
-        self.kept: list[Any] = []
-        self.weight = 0
-        self.is_cut = False
-        self._most = most
+    most: float
+    kept: list[Any] = field(default_factory=list)
+    weight: int = 0
+    is_cut: bool = False
 
     def take(self, item: Any) -> bool:
         """Keeps an object; returns False if there is no room for it."""
-        if self.weight > self._most:
+        if self.weight > self.most:
             self.is_cut = True
             return False
         self.kept.append(item)
         self.weight += _weight(item)
         return True
+
+
+async def _log_lines(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
+    begun, is_cut = b"", False
+    async for chunk in response.content.iter_any():
+        *whole, begun = (begun + chunk).split(b"\n")
+        for line in whole:
+            if not is_cut:
+                yield line[:MOST_LOG_BYTES]
+            is_cut = False
+        if not is_cut and len(begun) > MOST_LOG_BYTES:
+            yield begun[:MOST_LOG_BYTES]
+            is_cut = True
+        if is_cut:
+            begun = b""
+    if begun:
+        yield begun
 
 
 def _weight(value: Any) -> int:

@@ -102,10 +102,10 @@ class Scope:
                 raise NotAllowed("The API server doesn't let you see these jobs any more.")
             if self.problem is not said:
                 said = self.problem
-                if said is not None:
-                    await stream.send(problem(said))
-                else:
+                if said is None:
                     number = -1
+                else:
+                    await stream.send(problem(said))
             if self.is_loaded:
                 batches = self.board.since(number) if number >= 0 else None
                 # The stream is too far behind, so it sends all jobs again.
@@ -229,15 +229,14 @@ class Scopes:
         scope = self._scopes.get(namespace)
         if scope is None or scope.watching.done():
             scope = self._scopes[namespace] = Scope(namespace)
-        with scope.seat(viewer):
-            try:
+        try:
+            with scope.seat(viewer):
                 yield scope
-            finally:
-                # This viewer is still counted, so 1 means that nobody else is connected.
-                if scope.present.total() == 1:
-                    if self._scopes.get(namespace) is scope:
-                        del self._scopes[namespace]
-                    await scope.close()
+        finally:
+            if not scope.present:
+                if self._scopes.get(namespace) is scope:
+                    del self._scopes[namespace]
+                await scope.close()
 
     async def send_to(self, stream: EventStream, viewer: Viewer, namespace: str | None) -> None:
         """Sends a scope to a viewer until they lose the right. Raises ClientError."""

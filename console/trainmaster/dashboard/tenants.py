@@ -11,12 +11,12 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from trainmaster.serving import Refused
+from trainmaster.serving import Refused, counted
 
 T = TypeVar("T")
 
@@ -85,14 +85,9 @@ class Share:
         if not self._taken[tenant]:
             del self._taken[tenant]
 
-    @contextmanager
-    def taking(self, tenant: str, count: int) -> Iterator[None]:
+    def taking(self, tenant: str, count: int) -> AbstractContextManager[None]:
         """Takes `count` for a tenant during the block."""
-        self.take(tenant, count)
-        try:
-            yield
-        finally:
-            self.take(tenant, -count)
+        return counted(self._taken, tenant, count)
 
 
 class SharedLimits:
@@ -124,13 +119,11 @@ class Tenant:
         if not self.requests.take():
             raise Refused(429, f"These are more than {PER_SECOND:g} requests a second; wait.", _BUSY)
 
-    @contextmanager
-    def streaming(self) -> Iterator[None]:
+    def streaming(self) -> AbstractContextManager[None]:
         """Counts a live answer during the block. Raises Refused if there are too many."""
         if self.all.streams.room(self.name) < 1:
             raise Refused(429, "You have too many live views open; close some.", _BUSY)
-        with self.all.streams.taking(self.name, 1):
-            yield
+        return self.all.streams.taking(self.name, 1)
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:

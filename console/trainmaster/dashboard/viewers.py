@@ -87,22 +87,20 @@ class Viewer:
             return False
         try:
             await self.history.jobs(limit=1)
-        except (NoCluster, NoWay):
-            return False
-        except ClientError:
-            pass
+        except ClientError as error:
+            return not isinstance(error, NoCluster | NoWay)
         return True
+
+    async def living(self, namespace: str, name: str, uid: str | None) -> TrainingJob:
+        """Returns the existing job. Raises JobNotFound if it is a later job of the same name."""
+        job = await read_job(self.transport, namespace, name)
+        if uid not in (None, job.uid):
+            raise replaced(name)
+        return job
 
     async def look_up(self, namespace: str, name: str, uid: str | None) -> TrainingJob | RecordedJob:
         """Returns a job, or the record of a deleted one. Raises ClientError."""
-
-        async def living() -> TrainingJob:
-            job = await read_job(self.transport, namespace, name)
-            if uid not in (None, job.uid):
-                raise replaced(name)
-            return job
-
-        return await self.or_recorded(living, namespace, name, uid)
+        return await self.or_recorded(lambda: self.living(namespace, name, uid), namespace, name, uid)
 
     async def or_recorded(
         self, living: Callable[[], Awaitable[T]], namespace: str, name: str, uid: str | None
@@ -253,21 +251,17 @@ class Viewers:
                 await transport.close()
 
     def _tenant(self, name: str) -> Tenant:
-        found = self._tenant_by_name.get(name)
-        if found is None:
-            found = self._tenant_by_name[name] = Tenant(name, self.tenants)
-        return found
+        return self._tenant_by_name.setdefault(name, Tenant(name, self.tenants))
 
     def _make_room(self, tenant: Tenant) -> None:
         """Drops the longest idle session if the tenant, or all, have too many. Raises Refused if none is idle."""
         self.forget_idle()
-        own = [key for key, viewer in self._by_hash.items() if viewer.tenant is tenant]
-        most = Counter(viewer.tenant.name for viewer in self._by_hash.values())
-        if len(own) >= MOST_SESSIONS:
-            keys = own
+        counts = Counter(viewer.tenant for viewer in self._by_hash.values())
+        if counts[tenant] >= MOST_SESSIONS:
+            keys = [key for key, viewer in self._by_hash.items() if viewer.tenant is tenant]
         elif len(self._by_hash) >= MOST_SESSIONS_IN_ALL:
             # Sessions of the tenant with the most sessions are dropped first.
-            keys = sorted(self._by_hash, key=lambda key: -most[self._by_hash[key].tenant.name])
+            keys = sorted(self._by_hash, key=lambda key: -counts[self._by_hash[key].tenant])
         else:
             return
         key = next((key for key in keys if not self._by_hash[key].streams), None)
@@ -281,12 +275,8 @@ class Viewers:
 
 def history_at(address: str | None) -> HistoryOf:
     """Returns access to the history at an address, or else to the cluster's history (client/history/finding.py)."""
-
-    def history_of(server: Server) -> ViewerHistory | None:
-        # A history identifies users by their tokens, and doesn't support impersonation.
-        return None if server.acting_as is not None else ViewerHistory(find_history(address, server))
-
-    return history_of
+    # A history identifies users by their tokens, and doesn't support impersonation.
+    return lambda server: None if server.acting_as is not None else ViewerHistory(find_history(address, server))
 
 
 def replaced(name: str) -> JobNotFound:

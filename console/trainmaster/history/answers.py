@@ -301,7 +301,9 @@ class AnswerThreads:
             raise Refused(503, f"Other requests have been answered for {WAIT_SECONDS:g} s; try again.") from error
 
     def _read(self, ask: Callable[[Answers], HistoryAnswer | int], compress: bool) -> tuple[bytes, bool]:
-        answers = self._answers()
+        key = threading.get_ident(), self._generation
+        if (answers := self._opened.get(key)) is None:
+            answers = self._opened[key] = Answers(self._file)
         until = time.monotonic() + READ_SECONDS
 
         def is_over() -> bool:
@@ -324,12 +326,6 @@ class AnswerThreads:
         # This thread compresses, because compressing in the event loop would delay other requests.
         packing = zlib.compressobj(_LEVEL, wbits=_GZIP)
         return packing.compress(body) + packing.flush(), True
-
-    def _answers(self) -> Answers:
-        key = threading.get_ident(), self._generation
-        if key not in self._opened:
-            self._opened[key] = Answers(self._file)
-        return self._opened[key]
 
 
 def _encoded(answer: HistoryAnswer | int) -> bytes:

@@ -23,7 +23,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
-from statistics import median
+from operator import itemgetter
+from statistics import fmean, median
 from typing import Any, TypeVar
 
 from trainmaster_operator.api.records import FIGURES as RECORDED
@@ -65,33 +66,34 @@ _COMMON = (
 )
 
 
-def mean(values: Sequence[float]) -> float:
-    """Returns the mean; NaN if a value is unknown."""
-    return sum(values) / len(values)
-
-
-def last(values: Sequence[float]) -> float:
-    """Returns the last value."""
-    return values[-1]
-
+last: Combine = itemgetter(-1)
 
 RULES: Mapping[str, Mapping[str, Combine]] = {
     CURVES: {
         STEP: max,
-        "loss": mean,
+        "loss": fmean,
         "learningRate": last,
         "gradNorm": max,
-        "samplesPerSecond": mean,
-        "stepSeconds": mean,
+        "samplesPerSecond": fmean,
+        "stepSeconds": fmean,
         "slowestStepSeconds": max,
         "goodput": last,
         **{f"{SPENT}{category}": last for category in TIME_CATEGORIES},
     },
-    HEAT: {PEAK: max, MEAN: mean, "gradNorm": max, "loss": mean},
+    HEAT: {PEAK: max, MEAN: fmean, "gradNorm": max, "loss": fmean},
 }
 HEAT_FIGURES = tuple(RULES[HEAT])
 # Figures of ranks that are kept, by their names in a record.
 _OF_RANKS = {name: key for name, key in RECORDED.items() if key in HEAT_FIGURES}
+# Figures of a job besides its step: the column of a record, and how its known values become one.
+_OF_JOB: Mapping[str, tuple[str, Combine]] = {
+    "loss": ("loss", itemgetter(0)),
+    "learningRate": ("learning_rate", itemgetter(0)),
+    "gradNorm": ("grad_norm", max),
+    "samplesPerSecond": ("samples_per_second", sum),
+    "stepSeconds": ("step_seconds", median),
+    "slowestStepSeconds": ("step_seconds", max),
+}
 
 
 def kept_points(ranks: int) -> int:
@@ -271,29 +273,21 @@ def decompress(packed: bytes) -> bytes:
 
 def step_of(record: SampleRecord) -> int | None:
     """Returns the step of the first rank that reports a step."""
-    found = _first(record.columns.get("step") or ())
+    found = next((value for value in record.columns.get("step") or () if value is not None), None)
     return None if found is None else int(min(max(found, 0.0), MAX_WHOLE - 1))
 
 
 def to_tail(record: SampleRecord, status: Mapping[str, float], most_ranks: int = MAX_RANKS) -> str:
     """Returns a sample as text for the tail. `status` contains the figures of the job's status at that time."""
     known = {name: [value for value in values if value is not None] for name, values in record.columns.items()}
-    of_job: dict[str, float | None] = {
-        STEP: step_of(record),
-        "loss": _first(record.columns.get("loss") or ()),
-        "learningRate": _first(record.columns.get("learning_rate") or ()),
-        "gradNorm": max(known.get("grad_norm") or (), default=None),
-        "samplesPerSecond": sum(known["samples_per_second"]) if known.get("samples_per_second") else None,
-        "stepSeconds": median(known["step_seconds"]) if known.get("step_seconds") else None,
-        "slowestStepSeconds": max(known.get("step_seconds") or (), default=None),
-        **status,
-    }
+    of_job: dict[str, float | None] = {STEP: step_of(record)}
+    of_job |= {key: how(known[name]) for key, (name, how) in _OF_JOB.items() if known.get(name)}
     ranks, workers = record.ranks[:most_ranks], record.workers[:most_ranks]
     of_ranks = {
         key: record.columns[name][:most_ranks] for name, key in _OF_RANKS.items() if known.get(name) and record.ranks
     }
     figures = {name: value for name, value in of_job.items() if value is not None}
-    return json.dumps([record.attempt, figures, ranks, workers, of_ranks], separators=(",", ":"))
+    return json.dumps([record.attempt, {**figures, **status}, ranks, workers, of_ranks], separators=(",", ":"))
 
 
 def of_tail(rows: Iterable[tuple[float, str]]) -> dict[str, list[Points]]:
@@ -344,13 +338,9 @@ def _fitting(own: Sequence[int], ranks: Sequence[int]) -> Callable[[array[float]
     if list(own) == ranks:
         return lambda row: row
     place_of = {rank: place for place, rank in enumerate(own)}
-    places = [place_of.get(rank, len(own)) for rank in ranks]
-
-    def fit(row: array[float]) -> list[float]:
-        wider = [*row, NAN]
-        return [wider[place] for place in places]
-
-    return fit
+    places = [place_of.get(rank, -1) for rank in ranks]
+    # The place -1 is the NaN at the end.
+    return lambda row: map([*row, NAN].__getitem__, places)
 
 
 def _combined_rows(how: Combine, rows: Sequence[array[float]]) -> Iterable[float]:
@@ -370,7 +360,3 @@ def _combined(how: Combine, values: Sequence[float]) -> float:
         return found
     known = [value for value in values if value == value]
     return how(known) if known else NAN
-
-
-def _first(values: Iterable[float | None]) -> float | None:
-    return next((value for value in values if value is not None), None)

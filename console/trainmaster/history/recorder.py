@@ -205,8 +205,7 @@ class HistoryRecorder:
 
     def _move_aside(self, error: sqlite3.Error) -> None:
         self._store.connection.close()
-        aside = move_aside(self._store.file)
-        log.error("%s is damaged (%s): it is kept as %s, and a new history is begun.", self._store.file, error, aside)
+        move_aside(self._store.file, error)
         self._metrics.damaged.inc()
         self._reopen()
 

@@ -30,7 +30,6 @@ def _bytes_of(table: str, row: str) -> str:
 
 
 def _books(table: str) -> str:
-    """Returns the triggers that update a job's bytes."""
     job, new, old = "id" if table == "jobs" else "job", _bytes_of(table, "NEW"), _bytes_of(table, "OLD")
     changed = ", ".join(_TEXTS.get(table, ("data",)))
     changes = {"added AFTER INSERT": f"+ {new}", f"changed AFTER UPDATE OF {changed}": f"+ {new} - {old}"}
@@ -88,8 +87,6 @@ _BEGINNING = b"SQLite format 3\0"
 _BUSY_MILLISECONDS = 5_000
 # Permissions of new folders and files, which contain the jobs and logs of all namespaces.
 _OWNERS_FOLDER, _OWNERS_FILE = 0o700, 0o600
-# The suffix of the write-ahead log. If this log exists, the file wasn't closed, and is checked completely once.
-_WRITE_AHEAD = "-wal"
 
 
 class UnusableHistory(Exception):
@@ -129,26 +126,23 @@ def open_file(file: Path) -> sqlite3.Connection:
             raise UnusableHistory(
                 f"{file} is no history but another kind of file, and is left alone; name another, or move it away."
             ) from error
-        aside = move_aside(file)
-        log.error(
-            "%s is damaged (%s): it is kept as %s, and a new one is begun. `sqlite3 %s .recover` may read its rest.",
-            file,
-            error,
-            aside,
-            aside,
-        )
+        move_aside(file, error)
         return _open(file)
 
 
-def move_aside(file: Path) -> Path:
-    """Renames a damaged file and SQLite's files beside it, and returns its new path."""
-    stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"
-    aside = file.with_name(f"{file.name}.damaged-{stamp}")
-    for suffix in (_WRITE_AHEAD, "-shm", ""):
-        part = file.with_name(file.name + suffix)
+def files_of(file: Path) -> list[Path]:
+    """Returns the paths of a history's file, its write-ahead log, and that log's index (shared memory)."""
+    return [file.with_name(file.name + suffix) for suffix in ("", "-wal", "-shm")]
+
+
+def move_aside(file: Path, error: sqlite3.Error) -> None:
+    """Renames a damaged file, after SQLite's files beside it."""
+    aside = file.with_name(f"{file.name}.damaged-{datetime.now(UTC):%Y%m%dT%H%M%S.%f}")
+    for part, new in zip(reversed(files_of(file)), reversed(files_of(aside)), strict=True):
         if part.exists():
-            part.rename(aside.with_name(aside.name + suffix))
-    return aside
+            part.rename(new)
+    kept = f"it is kept as {aside}, and a new one is begun. `sqlite3 {aside} .recover` may read its rest"
+    log.error("%s is damaged (%s): %s.", file, error, kept)
 
 
 def open_to_read(file: Path) -> sqlite3.Connection:
@@ -169,7 +163,8 @@ def open_to_read(file: Path) -> sqlite3.Connection:
 
 
 def _open(file: Path) -> sqlite3.Connection:
-    was_clean = not file.with_name(file.name + _WRITE_AHEAD).exists()
+    # If the write-ahead log exists, the file wasn't closed, and is checked completely.
+    was_clean = not files_of(file)[1].exists()
     # SQLite gives the files that it creates beside the file the same permissions.
     with contextlib.suppress(FileExistsError):
         os.close(os.open(file, os.O_CREAT | os.O_EXCL, _OWNERS_FILE))

@@ -1,12 +1,14 @@
-"""Serves the history over HTTP: receives the operator's records, and answers viewers.
+"""Runs the history and serves it over HTTP: receives the operator's records, and answers viewers.
 
 Errors are Status objects as in Kubernetes. If a parameter is invalid, the error's message names it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
+import os
 import re
 import sqlite3
 from collections.abc import Callable
@@ -20,16 +22,19 @@ from trainmaster.client.errors import InvalidRequest
 from trainmaster.client.history.answers import MOST_COLUMNS, MOST_JOBS, MOST_LINES, MOST_POINTS, HistoryAnswer
 from trainmaster.client.job import require_name
 from trainmaster.client.permission import Access
+from trainmaster.client.server import address_of
 from trainmaster.history.answers import Answers, AnswerThreads
 from trainmaster.history.drawing import TimeWindow
 from trainmaster.history.figures import HEAT_FIGURES
 from trainmaster.history.recorder import REASONS, CannotRecord, HistoryMetrics, HistoryRecorder
-from trainmaster.history.schema import UnusableHistory
+from trainmaster.history.schema import UnusableHistory, files_of, locked
+from trainmaster.history.settings import HistorySettings
 from trainmaster.history.viewers import HistoryViewers, ViewerPlaces
 from trainmaster.serving import (
     Handler,
     Refused,
     bearer_of,
+    first_to_end,
     job_of,
     namespace_of,
     one_of,
@@ -58,7 +63,7 @@ Ask = Callable[[Answers, str, str, str], HistoryAnswer]
 
 
 class HistoryServer:
-    """HistoryServer serves a history over HTTP. `viewers` decides who may read it."""
+    """HistoryServer answers requests to a history, and `http` serves it. `viewers` decides who may read it."""
 
     def __init__(
         self,
@@ -84,15 +89,7 @@ class HistoryServer:
         app.router.add_get("/healthz", self._health)
         app.router.add_get("/readyz", self._health)
         app.router.add_get("/metrics", Exposition(self._page).answer, allow_head=False)
-        self._server = HttpServer(app)
-
-    async def start(self, address: str, port: int) -> int:
-        """Listens, and returns the port. If `port` is 0, a free port is used. Raises OSError."""
-        return (await self._server.start(address, port))[1]
-
-    async def close(self) -> None:
-        """Refuses new requests, and waits for the answers in progress."""
-        await self._server.close()
+        self.http = HttpServer(app)
 
     @web.middleware
     async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -236,8 +233,8 @@ class HistoryServer:
 
     async def _page(self) -> bytes:
         self._metrics.jobs.set(int((await self._readers.read(Answers.count))[0]))
-        parts = (self._file.with_name(self._file.name + suffix) for suffix in ("", "-wal"))
-        self._metrics.bytes.set(sum(part.stat().st_size for part in parts if part.exists()))
+        # The log's index isn't counted: it is only memory.
+        self._metrics.bytes.set(sum(part.stat().st_size for part in files_of(self._file)[:2] if part.exists()))
         return generate_latest(self._metrics.registry)
 
 
@@ -248,3 +245,36 @@ def _before(request: web.Request) -> tuple[float, int] | None:
     if given and found is None:
         raise InvalidRequest(f"continue: {shown(given)} is not from a list's answer; give the one of the list before.")
     return None if found is None else (float(found[1]), int(found[2]))
+
+
+async def run_history(settings: HistorySettings, stop: asyncio.Event) -> None:
+    """Serves the history until `stop` is set. Raises UnusableHistory, NoCluster and InvalidRequest."""
+    file = Path(settings.file)
+    with locked(file):
+        viewers = HistoryViewers(address_of(settings.kubeconfig, settings.context))
+        metrics, readers = HistoryMetrics(), AnswerThreads(file)
+        metrics.most_bytes.set(settings.max_bytes)
+        recorder = HistoryRecorder(settings, metrics, readers.reopen)
+        token_file = None if settings.writer_token_file is None else Path(settings.writer_token_file)
+        server = HistoryServer(recorder, readers, viewers, metrics, file, token_file)
+        await recorder.open()
+        try:
+            try:
+                _, port = await server.http.start(settings.address, settings.port)
+            except OSError as error:
+                where = f"{settings.address} port {settings.port}"
+                # asyncio's message names its function calls. The error for an unknown host name has no errno.
+                why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+                raise InvalidRequest(f"{where} can't be listened on: {why}; give --address and --port.") from error
+            log.info("The history in %s is served on port %d.", file, port)
+            if token_file is None:
+                log.warning("Nothing is recorded, only read: there is no --writer-token-file.")
+            elif not token_file.is_file():
+                log.warning("Nothing is recorded until the writer's token is in %s, which doesn't exist.", token_file)
+            # Only a bug ends the maintenance. This raises its error, so that the process is restarted.
+            await first_to_end(stop.wait(), recorder.maintain())
+        finally:
+            await server.http.close()
+            await readers.close()
+            await viewers.close()
+            await recorder.close()

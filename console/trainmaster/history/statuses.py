@@ -28,7 +28,6 @@ MAX_SHOWN = 300
 # The Running condition's time has whole seconds. If a record is less than this much later, the attempt has just begun
 # to run, and the record's more precise time is used.
 _SECONDS_OF_A_CONDITION = 1.5
-_COUNTS = ("attempt", "restarts", "disruptions")
 
 
 def summary(job: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,7 +41,7 @@ def summary(job: Mapping[str, Any]) -> dict[str, Any]:
         "startedAt": rfc3339(status.get("startTime")),
         "endedAt": rfc3339(status.get("completionTime")),
         "phase": text(status.get("phase"), 64) or None,
-        **{name: whole(status.get(name)) or 0 for name in _COUNTS},
+        **{name: whole(status.get(name)) or 0 for name in ("attempt", "restarts", "disruptions")},
         "step": whole(progress.get("step")),
         "totalSteps": whole(progress.get("totalSteps")),
         "loss": number(progress.get("loss")),
@@ -167,7 +166,6 @@ def rfc3339(value: object) -> str | None:
 
 
 def _current(status: Mapping[str, Any], old: Attempt, at: float) -> Attempt:
-    """Returns the current attempt, updated from its status."""
     phase = text(status.get("phase"), 64)
     found = replace(
         old,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from trainmaster.history.figures import decompress, step_of, to_tail
-from trainmaster.history.schema import open_file
+from trainmaster.history.schema import files_of, open_file
 from trainmaster.history.statuses import (
     Attempt,
     merge_workers,
@@ -86,10 +86,6 @@ def _identity(file: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def _beside(file: Path) -> tuple[Path, Path]:
-    return file.with_name(f"{file.name}-wal"), file.with_name(f"{file.name}-shm")
-
-
 def slice_of(job: int) -> int:
     """Returns the number of the slice that contains a job's samples."""
     return job % SLICES
@@ -104,12 +100,11 @@ class HistoryStore:
         self.now = now
         self.connection = open_file(file)
         self._known: dict[str, _KnownJob] = {}
-        self._next_id = 0
         self._most_pages = MOST_PAGES
         started = time.monotonic()
         rows = self._execute("SELECT DISTINCT slice FROM tail")
         self.tail: dict[int, Slice] = {number: Slice(started) for (number,) in rows}
-        self._identities = {path: _identity(path) for path in (file, *(_beside(file)))}
+        self._identities = {path: _identity(path) for path in files_of(file)}
 
     def close(self) -> None:
         """Moves all data from the write-ahead log into the file, and closes it. Waits at most 0.5 s for readers."""
@@ -135,7 +130,7 @@ class HistoryStore:
 
     def drop_beside(self) -> None:
         """Deletes SQLite's files beside a missing file, because SQLite would use them for the next file."""
-        for path in _beside(self.file):
+        for path in files_of(self.file)[1:]:
             if _identity(path) == self._identities[path]:
                 path.unlink(missing_ok=True)
 
@@ -157,9 +152,8 @@ class HistoryStore:
         """Drops the cached data of one job or of all, so that it is read again."""
         if job is not None:
             self._known = {uid: known for uid, known in self._known.items() if known.id != job}
-            return
-        self._known.clear()
-        self._next_id = 0
+        else:
+            self._known.clear()
 
     def bound(self, max_bytes: int) -> None:
         """Limits the file's size. A batch that would make the file larger fails with SQLITE_FULL."""
@@ -201,27 +195,24 @@ class HistoryStore:
                 case DeletedRecord():
                     self._execute(
                         "UPDATE jobs SET deleted = min(coalesce(deleted, ?2), ?2), seen = max(seen, ?2) WHERE id = ?1",
-                        known.id,
-                        record.at,
+                        *(known.id, record.at),
                     )
                 case SampleRecord():
                     # If a sample's time were far in the future, all later samples would seem old and be ignored.
                     at = round(min(record.at, self.now() + _CLOCK_SECONDS), 3)
                     if at > known.sampled_at:
                         known.sampled_at = at
-                        rows.append((slice_of(known.id), self._new_id(), known.id, at, to_tail(record, known.figures)))
+                        rows.append((slice_of(known.id), known.id, at, to_tail(record, known.figures)))
                         self._add_step(known, record)
                 case EvidenceRecord():
                     self._add_blob("evidence", known, record.attempt, record.evidence)
-                    self._execute(
-                        "DELETE FROM evidence WHERE job = ?1 AND key <= "
-                        "(SELECT key FROM evidence WHERE job = ?1 ORDER BY key DESC LIMIT 1 OFFSET ?2)",
-                        known.id,
-                        MAX_EVIDENCE,
-                    )
+                    self._keep_newest("evidence", "key", known, MAX_EVIDENCE)
                 case LogRecord():
                     self._add_log(known, record.worker, record.log)
-        self.connection.executemany("INSERT INTO tail (slice, id, job, at, data) VALUES (?, ?, ?, ?, ?)", rows)
+        following = "SELECT coalesce(max(id), 0) + 1 FROM tail WHERE slice = ?1"
+        self.connection.executemany(
+            f"INSERT INTO tail (slice, id, job, at, data) VALUES (?1, ({following}), ?2, ?3, ?4)", rows
+        )
         started = time.monotonic()
         for number, *_, text in rows:
             self.tail.setdefault(number, Slice(started)).bytes += len(text)
@@ -245,8 +236,7 @@ class HistoryStore:
         newest = self._execute(
             "SELECT max(coalesce((SELECT max(last) FROM blocks WHERE job = ?1), 0), "
             "coalesce((SELECT max(at) FROM tail WHERE slice = ?2 AND job = ?1), 0))",
-            job,
-            slice_of(job),
+            *(job, slice_of(job)),
         ).fetchone()[0]
         data = self._execute("SELECT data FROM objects WHERE job = ?", job).fetchone()
         figures = {} if data is None else status_figures(json.loads(decompress(data[0])))
@@ -259,9 +249,7 @@ class HistoryStore:
         self._execute(
             "UPDATE jobs INDEXED BY jobs_alive SET deleted = max(?1, seen) "
             "WHERE namespace = ?2 AND name = ?3 AND deleted IS NULL AND created <= ?1",
-            created,
-            key.namespace,
-            key.name,
+            *(created, key.namespace, key.name),
         )
         inserted = self._execute(
             "INSERT INTO jobs (uid, namespace, name, created, seen, summary) VALUES (?, ?, ?, ?, ?, ?)",
@@ -278,9 +266,8 @@ class HistoryStore:
             "WHERE id = ?1",
             *(known.id, record.at, to_seconds(found["endedAt"]), json.dumps(found), _created(record)),
         )
-        data = zlib.compress(json.dumps(dict(record.job), separators=(",", ":"), allow_nan=False).encode())
         statement = "INSERT INTO objects VALUES (?, ?) ON CONFLICT DO UPDATE SET data = excluded.data"
-        self._execute(statement, known.id, data)
+        self._execute(statement, known.id, _packed(dict(record.job)))
         since = min(oldest_failure(status), found["attempt"])
         rows = self._execute("SELECT attempt, data FROM attempts WHERE job = ? AND attempt >= ?", known.id, since)
         attempts = {attempt: Attempt(**json.loads(text)) for attempt, text in rows}
@@ -292,12 +279,7 @@ class HistoryStore:
                 *(known.id, attempt, json.dumps(new.to_json())),
             )
         if changed.keys() - attempts:
-            self._execute(
-                "DELETE FROM attempts WHERE job = ?1 AND attempt <= "
-                "(SELECT attempt FROM attempts WHERE job = ?1 ORDER BY attempt DESC LIMIT 1 OFFSET ?2)",
-                known.id,
-                MAX_ATTEMPTS,
-            )
+            self._keep_newest("attempts", "attempt", known, MAX_ATTEMPTS)
             self._execute(
                 "UPDATE attempts SET workers = NULL WHERE job = ? AND attempt = ?",
                 *(known.id, max(changed) - MAX_WITH_WORKERS),
@@ -314,8 +296,7 @@ class HistoryStore:
         old = {} if data is None else workers_of(data)
         new = merge_workers(old, pods)
         if new != old:
-            places = [[place.worker, place.pod, place.node] for _, place in sorted(new.items())]
-            packed = zlib.compress(json.dumps(places, separators=(",", ":")).encode())
+            packed = _packed([[place.worker, place.pod, place.node] for _, place in sorted(new.items())])
             self._execute("UPDATE attempts SET workers = ? WHERE job = ? AND attempt = ?", packed, known.id, attempt)
 
     def _add_step(self, known: _KnownJob, record: SampleRecord) -> None:
@@ -325,9 +306,7 @@ class HistoryStore:
                 "INSERT INTO attempts (job, attempt, first_step, last_step) VALUES (?1, ?2, ?3, ?3) ON CONFLICT "
                 "DO UPDATE SET first_step = min(coalesce(first_step, ?3), ?3), "
                 "last_step = max(coalesce(last_step, ?3), ?3)",
-                known.id,
-                record.attempt,
-                step,
+                *(known.id, record.attempt, step),
             )
 
     def _add_log(self, known: _KnownJob, worker: int, log: KeptLog) -> None:
@@ -343,15 +322,20 @@ class HistoryStore:
             *(known.id, key, zlib.compress(text.encode("utf-8", "replace"))),
         )
 
-    def _new_id(self) -> int:
-        """Returns the number for the tail's next row, which is larger than all earlier numbers."""
-        if not self._next_id:
-            self._next_id = int(self._execute("SELECT coalesce(max(id), 0) FROM tail").fetchone()[0])
-        self._next_id += 1
-        return self._next_id
+    def _keep_newest(self, table: str, key: str, known: _KnownJob, most: int) -> None:
+        """Deletes a job's rows with the lowest keys beyond the newest `most` rows."""
+        self._execute(
+            f"DELETE FROM {table} WHERE job = ?1 AND {key} <= "
+            f"(SELECT {key} FROM {table} WHERE job = ?1 ORDER BY {key} DESC LIMIT 1 OFFSET ?2)",
+            *(known.id, most),
+        )
 
     def _execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
         return self.connection.execute(statement, values)
+
+
+def _packed(value: Any) -> bytes:
+    return zlib.compress(json.dumps(value, separators=(",", ":"), allow_nan=False).encode())
 
 
 def workers_of(data: bytes) -> dict[int, PodPlace]:

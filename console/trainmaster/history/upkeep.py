@@ -114,10 +114,9 @@ class Aging:
             taken.append(number)
             count += points
         if not is_last:
-            data = [
-                self._connection.execute("SELECT data FROM blocks WHERE id = ?", (each,)).fetchone() for each in taken
-            ]
-            points_of = joined(kind, readable(lambda found: Points.of_block(kind, found[0]), data))
+            select = "SELECT data FROM blocks WHERE id = ?"
+            data = [self._connection.execute(select, (each,)).fetchone()[0] for each in taken]
+            points_of = joined(kind, readable(partial(Points.of_block, kind), data))
             self._add(job, level + 1, [points_of.thinned(LEVEL_SECONDS[level + 1])])
         self._connection.executemany("DELETE FROM blocks WHERE id = ?", [(number,) for number in taken])
         if total - count >= kept + size * factor:
@@ -128,13 +127,11 @@ class Aging:
         for part in parts:
             for first in range(0, len(part), size):
                 block = part.part(first, min(first + size, len(part)))
+                times, size_of = (block.at[0], block.at[-1]), (len(block), len(block.ranks))
                 self._connection.execute(
                     "INSERT INTO blocks (job, kind, level, first, last, points, ranks, data) "
                     "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                    (
-                        *(job, block.kind, level, block.at[0], block.at[-1]),
-                        *(len(block), len(block.ranks), block.to_block()),
-                    ),
+                    (job, block.kind, level, *times, *size_of, block.to_block()),
                 )
                 self._grown.add((job, block.kind, level))
 
@@ -169,12 +166,9 @@ class Trimming:
 
     def _due(self) -> Callable[[], object] | None:
         """Returns the next deletion of an old job or in a job that is too large; None if none is due."""
-        old = self._jobs(
-            f"SELECT id FROM jobs WHERE coalesce({_OVER}, seen) < ? ORDER BY {_OVER} LIMIT {_JOBS}",
-            self._store.now() - self._keep_seconds,
-        )
-        if old:
-            return partial(self._delete_jobs, old)
+        old = f"SELECT id FROM jobs WHERE coalesce({_OVER}, seen) < ? ORDER BY {_OVER} LIMIT {_JOBS}"
+        if found := self._jobs(old, self._store.now() - self._keep_seconds):
+            return partial(self._delete_jobs, found)
         large = self._jobs(f"SELECT id FROM jobs WHERE bytes > ? AND {_HAS_MORE} LIMIT 1", self._share)
         return partial(self._delete_oldest, large[0]) if large else None
 
@@ -185,17 +179,13 @@ class Trimming:
             return None
         over = f"FROM jobs WHERE namespace = ? AND {_OVER} IS NOT NULL"
         for tables in (("blocks",), ("logs", "evidence")):
-            found = self._jobs(f"SELECT id {over} AND ({_has(*tables)}) ORDER BY {_OVER} LIMIT 1", *most)
-            if found:
+            if found := self._jobs(f"SELECT id {over} AND ({_has(*tables)}) ORDER BY {_OVER} LIMIT 1", *most):
                 return partial(self._delete_of, found[0], tables)
-        found = self._enough(f"SELECT id, bytes {over} ORDER BY {_OVER} LIMIT {_JOBS}", *most)
-        if found:
+        if found := self._enough(f"SELECT id, bytes {over} ORDER BY {_OVER} LIMIT {_JOBS}", *most):
             return partial(self._delete_jobs, found)
-        large = self._jobs(
-            f"SELECT id FROM jobs WHERE namespace = ? AND {_HAS_MORE} ORDER BY bytes DESC LIMIT 1", *most
-        )
-        if large:
-            return partial(self._delete_oldest, large[0])
+        largest = f"SELECT id FROM jobs WHERE namespace = ? AND {_HAS_MORE} ORDER BY bytes DESC LIMIT 1"
+        if found := self._jobs(largest, *most):
+            return partial(self._delete_oldest, found[0])
         found = self._enough(f"SELECT id, bytes FROM jobs WHERE namespace = ? ORDER BY seen LIMIT {_JOBS}", *most)
         return partial(self._delete_jobs, found)
 

@@ -18,7 +18,7 @@ import json
 import time
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
@@ -26,7 +26,7 @@ from trainmaster.client.asynchronous import AiohttpTransport
 from trainmaster.client.errors import ClientError, NotAllowed
 from trainmaster.client.permission import Access, Gate, party_of, put_newest, refusal
 from trainmaster.client.server import Server
-from trainmaster.serving import Refused
+from trainmaster.serving import Refused, counted
 from trainmaster_operator.wire.values import loads, mapping
 
 # Seconds for which a permission and a refusal are cached.
@@ -147,34 +147,19 @@ class ViewerPlaces:
         if own and self._sending.total() >= SENDING:
             raise Refused(429, "Too many answers wait for slow readers; try again in a moment.")
         try:
-            with _counted(self._reads, viewer, 1):
+            with counted(self._reads, viewer, 1):
                 yield
         finally:
             if not self._reads[viewer]:
                 self._long.pop(viewer, None)
 
-    @asynccontextmanager
-    async def long(self, viewer: bytes) -> AsyncIterator[None]:
-        """Holds the viewer's only place for long answers during the block. Their other long requests wait."""
-        async with self._long.setdefault(viewer, asyncio.Lock()):
-            yield
+    def long(self, viewer: bytes) -> asyncio.Lock:
+        """Returns the viewer's only place for long answers. Their other long requests wait for it."""
+        return self._long.setdefault(viewer, asyncio.Lock())
 
-    @contextmanager
-    def sending(self, viewer: bytes, size: int) -> Iterator[None]:
+    def sending(self, viewer: bytes, size: int) -> AbstractContextManager[None]:
         """Counts an answer's bytes during the block, in which it is sent."""
-        with _counted(self._sending, viewer, size):
-            yield
-
-
-@contextmanager
-def _counted(counter: Counter[bytes], viewer: bytes, size: int) -> Iterator[None]:
-    counter[viewer] += size
-    try:
-        yield
-    finally:
-        counter[viewer] -= size
-        if not counter[viewer]:
-            del counter[viewer]
+        return counted(self._sending, viewer, size)
 
 
 def _hash(token: str) -> bytes:

@@ -1,4 +1,4 @@
-"""`history.process` reports a port that is in use, and a missing writer's token."""
+"""`history.server.run_history` reports a port that is in use, and a missing writer's token."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from trainmaster.client.errors import InvalidRequest
-from trainmaster.history.process import run_history
+from trainmaster.history.server import run_history
 from trainmaster.history.settings import HistorySettings
 
 

@@ -41,8 +41,8 @@ async def history(folder: Path) -> AsyncIterator[int]:
     recorder = HistoryRecorder(HistorySettings(file=str(file)), metrics, readers.reopen)
     await recorder.open()
     server = HistoryServer(recorder, readers, HistoryViewers(NOBODY), metrics, file, token)
-    yield await server.start(HOST, 0)
-    await server.close()
+    yield (await server.http.start(HOST, 0))[1]
+    await server.http.close()
 
 
 @contextlib.asynccontextmanager

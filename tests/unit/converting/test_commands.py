@@ -67,7 +67,7 @@ def test_torchrun_stays_where_an_option_changes_how_ranks_start(option: str) -> 
 def test_what_its_options_ask_for_is_known() -> None:
     read = read_command(["torchrun", "--nnodes=2:4", "--nproc-per-node=8", "--max-restarts", "3"], ["train.py", "-x"])
     assert read == Command(
-        ("python", "train.py"), ("-x",), by_torchrun=True, processes="8", least=2, most=4, max_restarts=3
+        ("python", "train.py"), ("-x",), by_torchrun=True, processes="8", nodes=(2, 4), max_restarts=3
     )
     assert read_command(["torchrun", "--rdzv_id=1", "--master_port", "2", "a.py"], []).left_out == (
         "--rdzv_id",

@@ -9,8 +9,7 @@
 | `job_answers` | `test_job_page`, `cluster/test_dashboard_server` |
 | `job_page` | `test_job_page` |
 | `logs` | `test_job_page`, `cluster/test_dashboard_server` |
-| `nodes` | `test_sessions`, `test_list` |
-| `objects` | `test_sessions`, `test_job_page` |
+| `objects` | `test_sessions`, `test_job_page`, `test_list` |
 | `tenants` | `test_sessions`, `test_hostile` |
 | `reading` | `test_hostile`, `test_list`, `test_job_page` |
 | `scopes` | `test_list` |

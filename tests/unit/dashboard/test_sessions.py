@@ -12,8 +12,7 @@ from trainmaster.client import NotKnown
 from trainmaster.client.server import Fixed, Server
 from trainmaster.dashboard import tenants, viewers
 from trainmaster.dashboard.guards import MOST_CODES, Launch, launch_file
-from trainmaster.dashboard.nodes import kept_node, kept_pod, node_rows
-from trainmaster.dashboard.objects import event_rows, pod_row
+from trainmaster.dashboard.objects import event_rows, kept_node, kept_pod, node_rows, pod_row
 from trainmaster.dashboard.reading import ViewerTransport
 from trainmaster.dashboard.tenants import Share, SharedLimits, Tenant
 from trainmaster.dashboard.viewers import Viewers

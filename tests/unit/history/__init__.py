@@ -5,10 +5,9 @@
 | `answers` | `test_answers`, `test_reading`, `processes/history/test_serving`, `processes/history/test_killed` |
 | `drawing` | `test_answers`, `test_aging` |
 | `figures` | `test_figures`, `test_aging`, `test_answers` |
-| `process` | `processes/history/test_said`, `processes/history/test_serving`, `processes/history/test_killed` |
 | `recorder` | `test_full_disk`, `processes/history/test_killed`, `processes/history/test_serving` |
 | `schema` | `test_schema`, `test_books` |
-| `server` | `processes/history/test_serving` |
+| `server` | `processes/history/test_serving`, `processes/history/test_said`, `processes/history/test_killed` |
 | `settings` | `test_settings` |
 | `statuses` | `test_attempts`, `test_answers` |
 | `store` | `test_answers`, `processes/history/test_killed` |

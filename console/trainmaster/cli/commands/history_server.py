@@ -76,8 +76,8 @@ def _run(settings: HistorySettings) -> int:
     import signal
 
     from trainmaster.client.errors import ClientError
-    from trainmaster.history.process import run_history
     from trainmaster.history.schema import UnusableHistory
+    from trainmaster.history.server import run_history
     from trainmaster_operator.serving.logs import set_up
 
     set_up(settings.log_format, settings.log_level)

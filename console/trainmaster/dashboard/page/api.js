@@ -1,12 +1,12 @@
-// Requests to the dashboard. Each carries the token (on a laptop the key), which is kept for this tab only.
+// Sends requests to the dashboard. Each carries the token (on a laptop the key), which only this tab keeps.
 
 const KEY = "trainmaster-token";
-// A stream has a ping every 10 s; one that is silent for longer is lost.
+// A stream that is silent for this long is lost. The dashboard sends a ping every 10 s.
 const SILENT_MS = 25_000;
 const SHORTEST_MS = 500;
 const LONGEST_MS = 15_000;
 
-/** A refusal, with the sentence to show and the answer's status. */
+/** A refused request, with the message to show and the answer's status. */
 export class Refused extends Error {
   constructor(sentence, status, mode) {
     super(sentence);
@@ -18,7 +18,7 @@ export class Refused extends Error {
 const lost = new Set();
 const listeners = { unauthorized: () => {}, connection: () => {} };
 
-/** Registers the functions that show the token's form and a lost connection. */
+/** Sets the functions that show the sign-in form and a lost connection. */
 export function listen(found) {
   Object.assign(listeners, found);
 }
@@ -26,7 +26,7 @@ export function listen(found) {
 export const setToken = (token) => sessionStorage.setItem(KEY, token);
 export const forgetToken = () => sessionStorage.removeItem(KEY);
 
-/** Exchanges the one-time code of a laptop's URL for this tab's key. Raises Refused. */
+/** Exchanges the one-time code in a laptop's URL for this tab's key. Throws Refused. */
 export async function launch(code) {
   const answer = await send("/api/launch", { method: "POST", body: { code } }, false);
   setToken((await answer.json()).key);
@@ -44,19 +44,19 @@ async function send(path, { method = "GET", body, signal } = {}, asks = true) {
   throw refused;
 }
 
-/** Returns the JSON of an answer. Raises Refused, or TypeError where there is no connection. */
+/** Returns an answer's JSON. Throws Refused, or TypeError if there is no connection. */
 export async function ask(path, options) {
   return (await send(path, options)).json();
 }
 
-/** Returns the text of an answer. */
+/** Returns an answer's text. */
 export async function askText(path, options) {
   return (await send(path, options)).text();
 }
 
 /**
- * Follows a stream until `signal`: calls `events[NAME](data)`, and connects again by itself where it is interrupted.
- * `events.refused(sentence)` is called where asking again won't help, and `events.opened()` at each connection.
+ * Follows a stream until `signal` is aborted. Calls `events[NAME](data)`, and reconnects after an interruption.
+ * Calls `events.refused(sentence)` if a retry won't help, and `events.opened()` after each connection.
  */
 export async function follow(path, events, signal) {
   const self = {};
@@ -91,7 +91,7 @@ function connected(self, is) {
   listeners.connection(lost.size === 0);
 }
 
-/** Reads events until the stream ends; returns whether its `end` was one of them. */
+/** Reads events until the stream ends, and returns whether an `end` event was among them. */
 async function read(reader, events, signal) {
   const decoder = new TextDecoder();
   let rest = "";

@@ -1,17 +1,17 @@
-// The page about jobs, without a build step: plain ES modules, one idea each.
+// The page about jobs. It consists of plain ES modules, and needs no build step.
 //
-//   app       the frame: which view a URL is, links, theme, lost connections
-//   api       questions to the dashboard and its streams; signin asks for a token
-//   jobs      the list of jobs: columns are its cells, filters what is shown of it, rows the part that is in sight
-//   job       one job: its state from the stream, and its tabs
-//   header    phase, figures and the buttons
+//   app       the frame: chooses the view for a URL; links, theme, lost connections
+//   api       requests to the dashboard, and its streams; signin asks for a token
+//   jobs      the list of jobs: columns has its cells, filters selects jobs, rows draws the visible part
+//   job       one job: its state, from the stream, and its tabs
+//   header    phase, figures and buttons
 //   overview  why, timeline (attempts, where the time went), curves (charts over time or steps), heat (of ranks)
 //   rank      the drawer of one rank: figures, stacks, log
 //   logs, evidence, details (workers, events, manifest)    the other tabs
-//   nodes     nodes that are blamed and avoided
+//   nodes     nodes that jobs blame or avoid
 //   dom, format    elements, and figures as text
 //
-// A view is `show(main, frame)`: it fills `main` and ends with `frame.signal`.
+// A view is a function `show(main, frame)`. It fills `main`, and stops when `frame.signal` is aborted.
 
 import { ask, launch, listen, Refused } from "./api.js";
 import { h, text } from "./dom.js";
@@ -36,7 +36,7 @@ const main = document.getElementById("main");
 let closing = new AbortController();
 let viewer = null;
 let opened = "";
-// Why the code of a laptop's URL was refused; this explains more than a missing key.
+// The reason why the code in a laptop's URL was refused. It explains more than "no key" would.
 let refusal = null;
 
 /** Returns the view of a URL and its parameters. */
@@ -48,7 +48,7 @@ function route(url) {
   return parts.length ? { name: "unknown" } : { name: "jobs" };
 }
 
-/** Goes to another URL of this page. */
+/** Opens another URL of this page. */
 export function go(href) {
   history.pushState(null, "", href);
   return open({ moved: true });
@@ -102,10 +102,10 @@ function connection(stands) {
   }, 1000);
 }
 
-/** Whether an event is a key for the page, and not for a field or a dialog. */
+/** Returns whether a key press is meant for the page, not for a field or a dialog. */
 export function isPageKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return false;
-  // A dialog's button that is disabled while it works passes keys to the page behind.
+  // While a dialog's button is disabled, key presses reach the page behind the dialog.
   if (document.querySelector("dialog[open]")) return false;
   return !event.target.closest?.("input, textarea, select, [role=application], [role=tablist]");
 }
@@ -126,7 +126,7 @@ document.getElementById("theme-button").addEventListener("click", () => {
   try {
     localStorage.setItem("trainmaster-theme", theme);
   } catch {
-    // It is valid until the page is left.
+    // If the browser stores nothing, the theme is valid until the page is closed.
   }
   themed();
 });
@@ -151,11 +151,11 @@ document.addEventListener("click", (event) => {
   go(link.getAttribute("href"));
 });
 window.addEventListener("popstate", () => {
-  // A new fragment selects another part of the open view, which handles that itself.
+  // If only the fragment changed, the open view handles it.
   if (location.pathname + location.search !== opened) open();
 });
 
-// A hidden tab asks for nothing.
+// A hidden tab sends no requests.
 let leaving = 0;
 document.addEventListener("visibilitychange", () => {
   clearTimeout(leaving);
@@ -177,7 +177,7 @@ async function start() {
   themed();
   const code = new URLSearchParams(location.hash.slice(1)).get("launch");
   if (code) {
-    // It is valid once; it is removed from the address before anybody can copy it.
+    // The code is valid once. It is removed from the address so that nobody copies it.
     history.replaceState(null, "", location.pathname + location.search);
     await launch(code).catch((error) => { refusal = error; });
   }

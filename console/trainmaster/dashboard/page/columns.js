@@ -1,9 +1,9 @@
-// The cells of the list of jobs: their text and sort key. A cell is changed only if its text changes.
+// Defines the cells of the list of jobs: their text and sort key. A cell changes only if its text does.
 
 import { attribute, h, icon, text } from "./dom.js";
 import { PHASES, UNKNOWN, ago, clock, duration, figure, jobPath, known, percent, seconds, whole } from "./format.js";
 
-/** Returns a badge for a phase: a shape and a word, coloured. */
+/** Returns a phase's badge: a coloured shape and word. */
 export function badge(phase) {
   const element = h("span.badge");
   setBadge(element, phase);
@@ -108,7 +108,7 @@ function remaining(row) {
   return known(row.etaSeconds) && row.phase === "Running" ? `${duration(row.etaSeconds)} left` : "";
 }
 
-/** Returns a row of the list for a job of the history. */
+/** Returns the list's row for a job from the history. */
 export function recordedRow(job) {
   return {
     ...job,

@@ -1,4 +1,4 @@
-// Charts of a job over all its attempts, with one cursor: repeated steps are shaded, attempts have borders.
+// Draws a job's charts over all attempts, with a shared cursor. Repeated steps are shaded; lines separate attempts.
 
 import uPlot from "/page/vendor/uplot.js";
 import { askText } from "./api.js";
@@ -145,15 +145,15 @@ function lastKnown(values) {
   return null;
 }
 
-/** Returns the ends of the vertical axis: a little room, and zero where figures are shares of something. */
+/** Returns the ends of the vertical axis, with some margin. Axes of shares start at zero. */
 function bounds(low, high, zero) {
   if (!known(low)) return [0, 1];
   const room = (high - low || Math.abs(high) || 1) * 0.06;
-  // The numbers of attempts stand at the top.
+  // This leaves room for the attempts' numbers at the top.
   return [zero ? 0 : low - room, high + room * 3];
 }
 
-/** Draws below the curves: shades over steps that were done again, and a dashed line where an attempt begins. */
+/** Shades repeated steps, and draws a dashed line where an attempt begins. Curves are drawn above both. */
 function shade(u, { spans, borders }) {
   const { ctx } = u;
   const { left, top, width, height } = u.bbox;
@@ -176,7 +176,7 @@ function shade(u, { spans, borders }) {
     ctx.moveTo(at, top);
     ctx.lineTo(at, top + height);
     ctx.stroke();
-    // The axes leave theirs behind.
+    // The axes' drawing settings are still in effect here.
     ctx.textAlign = "left";
     ctx.fillText(String(attempt), at + 3 * devicePixelRatio, top + 10 * devicePixelRatio);
   }

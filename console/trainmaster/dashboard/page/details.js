@@ -1,4 +1,4 @@
-// Tabs with tables: the workers with their pods, events, and the manifest.
+// The tabs with the workers and their pods, the events, and the manifest.
 
 import { askText } from "./api.js";
 import { button, copyButton, h, keyed, save, table, text } from "./dom.js";

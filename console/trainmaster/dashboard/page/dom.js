@@ -1,11 +1,11 @@
-// Only this module makes elements from data. Strings become text nodes, so that nothing is read as HTML: names of jobs,
-// failures and logs may come from hostile people.
+// Only this module creates elements from data. Strings become text nodes, never HTML, because attackers may choose
+// names of jobs, failures and logs.
 
 const SVG = "http://www.w3.org/2000/svg";
 
 /**
- * Returns an element: "p.note" is one with a class. An object behind that has its attributes; `onclick` and the like are
- * listeners, and `style` is an object of properties. What follows are its children.
+ * Returns an element: "p.note" has the tag p and the class note. An object that follows has attributes, listeners (such
+ * as `onclick`) and `style`, an object of properties. All other arguments are children.
  */
 export function h(kind, ...children) {
   const properties = children[0]?.constructor === Object ? children.shift() : {};
@@ -22,14 +22,14 @@ export function h(kind, ...children) {
   return element;
 }
 
-/** Returns a button that sends no form. */
+/** Returns a button that doesn't submit a form. */
 export const button = (properties, ...children) => h("button", { type: "button", ...properties }, ...children);
 
-/** Returns a table that scrolls by itself where it is wider than the page. A title that ends with # is of numbers. */
+/** Returns a table that scrolls if it is wider than the page. A title that ends with # marks a column of numbers. */
 export const table = (label, titles, body) => h("div.scroll", { tabindex: 0, role: "region", "aria-label": label },
   h("table", h("thead", h("tr", titles.map((title) => h("th", { scope: "col", class: title.endsWith("#") ? "number" : "" }, title.replace("#", ""))))), body));
 
-/** Returns a symbol of index.html's sprite. */
+/** Returns a symbol from the sprite in index.html. */
 export function icon(name, className = "icon") {
   const svg = document.createElementNS(SVG, "svg");
   const use = document.createElementNS(SVG, "use");
@@ -40,13 +40,13 @@ export function icon(name, className = "icon") {
   return svg;
 }
 
-/** Sets an element's text where it differs: a row that didn't change costs no layout. */
+/** Sets an element's text if it differs, so that unchanged rows cause no layout. */
 export function text(element, value) {
   const now = value === null || value === undefined ? "" : String(value);
   if (element.textContent !== now) element.textContent = now;
 }
 
-/** Sets or removes an attribute where it differs. Those of ARIA say "true" and "false", others are there or not. */
+/** Sets or removes an attribute if it differs. Booleans of ARIA are "true" or "false"; others are present or absent. */
 export function attribute(element, name, value) {
   const states = name.startsWith("aria-");
   if (value === null || value === undefined || (value === false && !states)) element.removeAttribute(name);
@@ -56,7 +56,7 @@ export function attribute(element, name, value) {
   }
 }
 
-/** Shows `items` in `parent`, one element for each key, so that a focused element keeps the focus. */
+/** Shows `items` in `parent`, with one element per key, so that a focused element keeps the focus. */
 export function keyed(parent, items, key, make, fill) {
   const had = (parent.keyed ??= new Map());
   const has = new Map();
@@ -79,14 +79,14 @@ export function announce(sentence) {
   text(document.getElementById("live"), sentence);
 }
 
-/** Returns a colour of style.css as the browser computes it in this theme, for a canvas. */
+/** Returns a colour from style.css for a canvas, as the browser computes it in this theme. */
 export function colour(name) {
   const probe = document.getElementById("live");
   probe.style.color = `var(--${name})`;
   return getComputedStyle(probe).color;
 }
 
-/** Returns a function that runs `work` once before the next frame, however often it is called; `now` doesn't wait. */
+/** Returns a function that runs `work` once before the next frame, even if called often. With `now` it runs at once. */
 export function onFrame(work) {
   let asked = 0;
   const run = () => {
@@ -122,7 +122,7 @@ export function copyButton(read, label = "Copy") {
   }, icon("copy"), words);
 }
 
-/** Gives the browser a file to save. */
+/** Downloads a file. */
 export function save(name, type, content) {
   const url = URL.createObjectURL(new Blob([content], { type }));
   h("a", { href: url, download: name }).click();

@@ -1,4 +1,4 @@
-// The evidence of failed attempts; the stacks of a hang, ranks that differ from the others first.
+// Shows the evidence of failed attempts. In the stacks of a hang, ranks that differ from the others come first.
 
 import { ask } from "./api.js";
 import { copyButton, h, table } from "./dom.js";
@@ -51,13 +51,13 @@ function card(one) {
     logs.map(([worker, text]) => h("details", h("summary", `The log of worker ${worker} ends`), h("pre", { tabindex: 0 }, text))));
 }
 
-/** Returns the state of a group of ranks, with all their steps. */
+/** Returns the state of a group of ranks, with the steps of all of them. */
 function stood(states) {
   const steps = states.map((one) => one.step).filter(known).sort((a, b) => a - b);
   return steps[0] === steps.at(-1) ? standing(states[0]) : `steps ${whole(steps[0])} to ${whole(steps.at(-1))}`;
 }
 
-/** Groups ranks with equal stacks: the group of the rank that failed first, then the smallest first. */
+/** Groups ranks with equal stacks. The group with the rank that failed first comes first, then the smallest groups. */
 function grouped(ranks, first) {
   const groups = new Map();
   for (const [rank, state] of Object.entries(ranks)) {

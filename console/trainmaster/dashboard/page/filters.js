@@ -1,4 +1,4 @@
-// Which jobs are shown, in which order. This is kept in the URL, so that a list can be sent to somebody.
+// Selects and sorts the jobs to show. The URL contains the choice, so users can share it.
 
 import { PHASES } from "./format.js";
 
@@ -13,7 +13,7 @@ export class Filters {
     this.deleted = found.get("deleted") === "1";
   }
 
-  /** Returns the query of a URL that shows the same; what isn't set is left out. */
+  /** Returns the URL's query for this choice, without defaults. */
   toSearch() {
     const search = new URLSearchParams();
     if (this.phases.size) search.set("phase", [...this.phases].join(","));
@@ -37,7 +37,7 @@ export class Filters {
     this.namespace = this.query = "";
   }
 
-  /** Returns the rows to show in their order, and how many there are of each phase before phases are chosen. */
+  /** Returns the rows to show, in order, and the number of rows in each phase before the filter by phase. */
   apply(rows, columns) {
     const words = this.query.toLowerCase().split(/\s+/).filter(Boolean);
     const counts = {};
@@ -60,7 +60,7 @@ export class Filters {
   }
 }
 
-/** Returns the order of two values; unknown ones are last both ways. */
+/** Compares two values. Unknown values are last in both directions. */
 function order(one, other, by) {
   const missing = (one === null || one === undefined) - (other === null || other === undefined);
   if (missing) return missing * by;

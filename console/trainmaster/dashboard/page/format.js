@@ -1,4 +1,4 @@
-// Figures as people read them. Unknown values are a dash.
+// Formats figures for people. Unknown values become a dash.
 
 export const UNKNOWN = "–";
 
@@ -31,7 +31,7 @@ export const known = (value) => value !== null && value !== undefined && !Number
 
 export const whole = (value) => (known(value) ? WHOLE.format(value) : UNKNOWN);
 
-/** Four significant digits: 0.003211, 2.314, 1,234. */
+/** Formats four significant digits: 0.003211, 2.314, 1,234. */
 export function figure(value) {
   if (!known(value)) return UNKNOWN;
   const size = Math.abs(value);
@@ -40,12 +40,12 @@ export function figure(value) {
   return value.toLocaleString("en", { maximumSignificantDigits: 4, minimumSignificantDigits: size ? 3 : 1 });
 }
 
-/** A figure of an axis: 0.5, 10, 3e−4. */
+/** Formats an axis' figure: 0.5, 10, 3e−4. */
 export const tick = (value) => (value !== 0 && Math.abs(value) < 0.001 ? String(Number(value.toPrecision(2))).replace("e-", "e−") : value.toLocaleString("en", { maximumSignificantDigits: 4 }));
 
 export const percent = (share, digits = 0) => (known(share) ? `${(share * 100).toFixed(digits)} %` : UNKNOWN);
 
-/** Seconds as the two largest units: 4.2 s, 3 min 12 s, 2 h 5 min, 3 d 4 h. */
+/** Formats seconds in the two largest units: 4.2 s, 3 min 12 s, 2 h 5 min, 3 d 4 h. */
 export function duration(seconds) {
   if (!known(seconds)) return UNKNOWN;
   if (seconds < 1) return seconds <= 0 ? "0 s" : `${Math.round(seconds * 1000)} ms`;
@@ -58,16 +58,16 @@ export function duration(seconds) {
   return rest ? `${count} ${units[first][1]} ${rest} ${units[first + 1][1]}` : `${count} ${units[first][1]}`;
 }
 
-/** The time of a step: 0.632 s, 1.17 s, so that ranks compare. */
+/** Formats a step's time with three digits, so that ranks can be compared: 0.632 s, 1.17 s. */
 export const stepTime = (value) => (!known(value) || value >= 100 ? duration(value) : value < 0.01 ? `${figure(value * 1000)} ms` : `${value.toPrecision(3)} s`);
 
-/** Seconds since the epoch of an RFC 3339 time; null where it is none. */
+/** Returns an RFC 3339 time in seconds since the epoch; null if it isn't a time. */
 export function seconds(time) {
   const at = typeof time === "string" ? Date.parse(time) / 1000 : NaN;
   return Number.isNaN(at) ? null : at;
 }
 
-/** A time on the clock here, with its day where that isn't today. */
+/** Formats a local time, with its day unless it is today. */
 export function clock(at) {
   if (!known(at)) return UNKNOWN;
   const date = new Date(at * 1000);
@@ -76,7 +76,7 @@ export function clock(at) {
 
 export const clockOnly = (at) => CLOCK.format(new Date(at * 1000));
 
-/** How old something is, in its largest unit where that is ten or more: 3 h 9 min, 15 h, 10 d. */
+/** Formats an age. From ten on, only the largest unit is shown: 3 h 9 min, 15 h, 10 d. */
 export function ago(at) {
   const words = known(at) ? duration(Math.max(10, Math.floor(Date.now() / 1000 - at))) : UNKNOWN;
   return /^\d\d/.test(words) ? words.split(" ", 2).join(" ") : words;
@@ -84,7 +84,7 @@ export function ago(at) {
 
 export const count = (number, one, many = `${one}s`) => `${whole(number)} ${number === 1 ? one : many}`;
 
-/** [0,1,2,5] as "0–2, 5". */
+/** Formats [0,1,2,5] as "0–2, 5". */
 export function ranges(numbers) {
   const parts = [];
   for (const number of [...numbers].sort((a, b) => a - b)) {
@@ -102,7 +102,7 @@ export function median(values) {
   return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
 }
 
-/** A failure in words: which rank failed first, how, and where. */
+/** Describes a failure: the rank that failed first, how, and where. */
 export function culprit(failure) {
   const who = known(failure.rank) ? `rank ${failure.rank}` : known(failure.worker) ? `worker ${failure.worker}` : null;
   const place = [who, failure.node && `on ${failure.node}`].filter(Boolean).join(" ");

@@ -1,4 +1,4 @@
-// The head of a job's page: its phase and progress, and the viewer's three actions.
+// Shows the head of a job's page: its phase and progress, and three actions.
 
 import { ask } from "./api.js";
 import { badge, setBadge, share } from "./columns.js";
@@ -47,7 +47,7 @@ export function header({ namespace, name, url, signal, state }) {
   async function act(id) {
     buttons[id].disabled = true;
     try {
-      // Another job may have the name by now.
+      // Another job may have this name now.
       say((await ask(url(id, { uid: state.row.uid }), { method: "POST", body: {}, signal })).sentence);
     } catch (error) {
       if (!signal.aborted) say(error.message);

@@ -1,4 +1,4 @@
-// The heat map of ranks over time shows slow ranks; a click or Enter opens one. A table has the same figures.
+// Shows a heat map of ranks over time, which reveals slow ranks. A click or Enter opens a rank. A table repeats it.
 
 import { ask } from "./api.js";
 import { announce, attribute, button, h, icon, keyed, onFrame, table, text } from "./dom.js";
@@ -8,7 +8,7 @@ import { column, domain, draw, layout, picture, ramp } from "./heat_drawing.js";
 const FIGURES = { stepSeconds: ["Step time", stepTime], gradNorm: ["Gradient norm", figure], loss: ["Loss", figure] };
 const COLUMNS = 240;
 const FASTEST_MS = 5000;
-// A rank is named as slow at this multiple of all ranks' median, by the median of its newest columns.
+// A rank is slow if the median of its newest columns is this multiple of all ranks' median.
 const STRAGGLES = 1.2;
 const NEWEST = 6;
 const IN_TABLE = 64;
@@ -62,7 +62,7 @@ export function heat(context) {
   async function loop() {
     while (!signal.aborted) {
       if (!document.hidden && (runs || !map)) await read();
-      // A thousand ranks are a megabyte, so they are asked for less often.
+      // A thousand ranks make a megabyte, so they are requested less often.
       await new Promise((done) => setTimeout(done, Math.max(FASTEST_MS, (map?.ranks.length ?? 0) * 60)));
     }
   }
@@ -106,7 +106,7 @@ export function heat(context) {
     text(high, `${say()(limits[1])} and more`);
   }
 
-  /** Returns the ranks with their figures, the slowest first. */
+  /** Returns the ranks with their figures, slowest first. */
   function byRank() {
     const newest = map.values.slice(-NEWEST);
     const all = median(newest.flat());
@@ -125,7 +125,7 @@ export function heat(context) {
     });
   }
 
-  /** Returns the cell below a pointer: [row, column], or null. */
+  /** Returns the cell under a pointer: [row, column], or null. */
   function cellAt(event) {
     if (!map || !place) return null;
     const box = canvas.getBoundingClientRect();

@@ -1,4 +1,4 @@
-// The drawing of the heat map: a row for each rank, time from left to right, a colour for each figure.
+// Draws the heat map: a row for each rank, time from left to right, and a colour for each figure.
 
 import { colour, h } from "./dom.js";
 import { clockOnly, known } from "./format.js";
@@ -7,19 +7,19 @@ const GUTTER = 44;
 const FOOT = 20;
 const TALLEST = 420;
 
-/** Returns the places of things for a number of ranks and a width (CSS pixels). */
+/** Returns the layout for a number of ranks and a width (CSS pixels). */
 export function layout(ranks, width) {
   const height = Math.min(TALLEST, 20 * ranks) + FOOT;
   return { left: GUTTER, row: (height - FOOT) / ranks, width, height, plot: width - GUTTER - 1, foot: FOOT };
 }
 
-/** Returns the figures that have the palest and the strongest colour. */
+/** Returns the figures of the palest and of the strongest colour. */
 export function domain(values, isTime) {
   const all = Float64Array.from(values.flat().filter(known)).sort();
   if (!all.length) return [0, 1];
   const at = (share) => all[Math.min(all.length - 1, Math.floor(share * all.length))];
   const low = at(0.02);
-  // Steps always differ a little; the strongest colours are for ranks that take half as long again.
+  // Steps always differ a little. The strongest colours are for ranks that take at least half as long again.
   const high = isTime ? Math.max(at(0.995), at(0.5) * 1.5) : at(0.98);
   return [low, high > low ? high : low + (Math.abs(low) || 1)];
 }
@@ -41,15 +41,15 @@ export function ramp() {
 export function column(map, place, index) {
   const from = map.at[0];
   const all = map.at.at(-1) - from + map.resolutionSeconds || 1;
-  // A small delay is no gap.
+  // A small delay isn't drawn as a gap.
   const next = map.at[index + 1] - map.at[index];
   const wide = next < map.resolutionSeconds * 1.6 ? next : map.resolutionSeconds;
   return [place.left + ((map.at[index] - from) / all) * place.plot, (wide / all) * place.plot];
 }
 
 /**
- * Returns a picture with a pixel for each figure, which is made once and drawn often. Where there are more ranks than
- * pixels, the largest figure of those that share one is seen: one slow rank of a thousand isn't lost between two others.
+ * Returns a picture with a pixel for each figure. It is made once and drawn often. If several ranks share a pixel, it
+ * shows their largest figure, so that one slow rank among a thousand stays visible.
  */
 export function picture(map, [low, high]) {
   const many = map.ranks.length;
@@ -69,7 +69,7 @@ export function picture(map, [low, high]) {
   return canvas;
 }
 
-/** Draws the map, and a frame around the chosen cell: [row, column]. */
+/** Draws the map, and a frame around the selected cell ([row, column]). */
 export function draw(canvas, map, place, cells, chosen) {
   const scale = devicePixelRatio;
   const pixels = [Math.round(place.width * scale), Math.round(place.height * scale)];
@@ -110,7 +110,7 @@ function labels(context, map, place) {
     context.textAlign = tick === 0 ? "left" : tick === many ? "right" : "center";
     context.fillText(clockOnly(from + (all * tick) / many).slice(0, all > 1800 ? 5 : 8), place.left + (place.plot * tick) / many, place.height - 4);
   }
-  // Where an attempt begins.
+  // Marks where an attempt begins.
   context.setLineDash([3, 3]);
   map.attempt.forEach((attempt, index) => {
     if (index === 0 || attempt === map.attempt[index - 1]) return;

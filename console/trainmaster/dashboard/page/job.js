@@ -1,4 +1,4 @@
-// One job. The stream's events make its state; each part shows its share of it, at most once a frame.
+// Shows one job. Its state comes from the stream's events. Each part of the page is drawn at most once a frame.
 
 import { follow } from "./api.js";
 import { isPageKey } from "./app.js";
@@ -12,7 +12,7 @@ import { rankDrawer } from "./rank.js";
 
 const TABS = { overview: "Overview", logs: "Logs", workers: "Workers", evidence: "Evidence", events: "Events", manifest: "Manifest" };
 
-/** Returns the tab and the open rank of the URL's fragment. */
+/** Returns the tab and the open rank that the URL's fragment names. */
 const fragment = () => new URLSearchParams(location.hash.slice(1));
 
 export function show(main, { namespace, job: name, uid, viewer, signal, go }) {
@@ -21,12 +21,12 @@ export function show(main, { namespace, job: name, uid, viewer, signal, go }) {
   const base = `/api/jobs/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`;
   const context = {
     namespace, name, viewer, signal, state,
-    /** Returns the URL of a question about this job. */
+    /** Returns the URL of a request about this job. */
     url: (path = "", parameters = {}) => {
       const query = new URLSearchParams({ ...(uid ? { uid } : {}), ...parameters }).toString();
       return base + (path && `/${path}`) + (query && `?${query}`);
     },
-    /** The worker of each rank, from the heat map: an ended job has no other source. */
+    /** Each rank's worker, from the heat map, which is the only source for an ended job. */
     workerOf: new Map(),
     openRank: (rank) => place({ rank }),
   };
@@ -61,7 +61,7 @@ export function show(main, { namespace, job: name, uid, viewer, signal, go }) {
   });
   signal.addEventListener("abort", render.cancel);
 
-  /** Shows another tab or rank, and puts it into the URL. */
+  /** Shows another tab or rank, and updates the URL. */
   function place(change) {
     const now = fragment();
     for (const [key, value] of Object.entries(change))
@@ -120,7 +120,7 @@ export function show(main, { namespace, job: name, uid, viewer, signal, go }) {
     gone: () => { Object.assign(state, { gone: true, goneAt: Date.now() / 1000, live: false }); render(); },
     problem: ({ sentence }) => say(sentence),
     refused: (sentence) => {
-      // A deleted job that no history has stays on the page.
+      // If no history has the deleted job, the page keeps showing it.
       if (state.gone) return;
       page.hidden = true;
       problem.hidden = false;

@@ -1,4 +1,4 @@
-// The list of jobs: a stream of rows; only visible rows are elements. A batch of changes is one paint.
+// Shows the list of jobs from a stream of rows. Only visible rows have elements. A batch of changes is drawn once.
 
 import { ask, follow } from "./api.js";
 import { isPageKey } from "./app.js";
@@ -13,7 +13,7 @@ const ROW = 45;
 const PHONE_ROW = 84;
 const PHONE = matchMedia("(max-width: 760px)");
 
-// A viewer who returns sees the last list and chosen row at once; after a new sign-in it may be another viewer.
+// A returning viewer sees the last list and row at once. After a new sign-in, the viewer may be another person.
 let jobs = new Map();
 let chosen = null;
 let seenBy = null;
@@ -73,7 +73,7 @@ export function show(main, { viewer, signal, go }) {
   }
 
   function all() {
-    // A job may have gone while nobody could record that.
+    // A job may have been deleted while nobody could record it.
     const gone = filters.deleted && loaded ? [...deleted.values()].filter((row) => !jobs.has(row.uid)) : [];
     return [...jobs.values(), ...gone];
   }
@@ -134,7 +134,7 @@ export function show(main, { viewer, signal, go }) {
     changed();
   }
 
-  /** Shows another choice, and puts it into the URL. */
+  /** Shows another choice, and updates the URL. */
   function changed() {
     history.replaceState(null, "", location.pathname + filters.toSearch());
     render();
@@ -150,7 +150,7 @@ export function show(main, { viewer, signal, go }) {
     } else if (event.key === "Escape") search.blur();
     else if (event.key === "ArrowDown" || event.key === "Enter") {
       event.preventDefault();
-      // A fast typist presses Enter before the next frame shows what matches.
+      // A fast typist may press Enter before the next frame shows the matches.
       render.now();
       choose(0);
     }
@@ -163,7 +163,7 @@ export function show(main, { viewer, signal, go }) {
   sorts.addEventListener("change", () => { filters.sort = ""; sortBy(sorts.value); });
   withDeleted.addEventListener("change", () => { filters.deleted = withDeleted.checked; changed(); readDeleted(); });
 
-  /** Makes a row the one that has the focus. */
+  /** Moves the focus to a row. */
   function choose(index) {
     if (!visible.length) return;
     const at = Math.max(0, Math.min(visible.length - 1, index));
@@ -222,7 +222,7 @@ export function show(main, { viewer, signal, go }) {
       changed: (batch) => {
         for (const row of batch.rows) jobs.set(row.uid, { ...jobs.get(row.uid), ...row });
         for (const uid of batch.gone ?? []) jobs.delete(uid);
-        // The history records it a moment later.
+        // The history records the deletion a moment later.
         if (batch.gone?.length) setTimeout(readDeleted, 3_000);
         problem = "";
         render();

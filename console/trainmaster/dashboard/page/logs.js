@@ -1,4 +1,4 @@
-// Lines of all ranks as they arrive. Only visible ones are elements; a viewer who scrolls up stays there.
+// Shows the lines of all ranks as they arrive. Only visible lines have elements. A viewer who scrolls up stays there.
 
 import { follow } from "./api.js";
 import { attribute, button, h, onFrame, save, text } from "./dom.js";
@@ -9,7 +9,7 @@ const LINE = 20;
 const MOST = 20_000;
 const TAIL = 2000;
 
-/** A view of lines; `only` is a fixed choice: {rank: 5}. */
+/** A view of lines. `only` is a fixed selection, such as {rank: 5}. */
 export class LogView {
   constructor({ url, signal }, only = {}) {
     Object.assign(this, { url, outer: signal, only });
@@ -30,7 +30,7 @@ export class LogView {
     signal.addEventListener("abort", () => this.rows.close());
   }
 
-  /** Reads lines of another choice: of a worker, a rank, an attempt. */
+  /** Reads the lines of another worker, rank or attempt. */
   read(choice = {}) {
     this.close();
     this.choice = choice;
@@ -39,7 +39,7 @@ export class LogView {
     this.ended = false;
     const refused = (sentence) => { this.problem = sentence; this.render(); };
     follow(this.url("logs", { tail: TAIL, follow: 1, ...this.only, ...choice }), {
-      // The tail is sent again after an interruption.
+      // After an interruption, the dashboard sends the tail again.
       opened: () => { this.lines = []; this.problem = this.note = ""; this.render(); },
       note: ({ sentence }) => { this.note = `${sentence}: `; this.render(); },
       lines: (found) => this.add(found),
@@ -116,7 +116,7 @@ function fillLine(element, line) {
   element.classList.toggle("alarm", /\b(error|exception|traceback|killed|fatal|nan)\b/i.test(line.text));
 }
 
-/** The tab with the lines of all ranks. */
+/** Shows the tab with the lines of all ranks. */
 export function logs(context) {
   const view = new LogView(context);
   const choices = { worker: choice("Worker"), rank: choice("Rank"), attempt: choice("Attempt") };

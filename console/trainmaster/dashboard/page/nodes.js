@@ -1,4 +1,4 @@
-// Nodes: which are blamed for failures, which are avoided, and by which jobs.
+// Shows the nodes that jobs blame for failures or avoid.
 
 import { ask } from "./api.js";
 import { attribute, h, icon, keyed, table, text } from "./dom.js";
@@ -59,7 +59,7 @@ export function show(main, { viewer, signal }) {
   loop();
 }
 
-/** Returns the jobs of pods, and how many workers of each. */
+/** Returns the pods' jobs, with the number of workers of each. */
 function running(pods) {
   const jobs = {};
   for (const { namespace, job } of pods) (jobs[`${namespace}/${job}`] ??= { namespace, name: job, workers: 0 }).workers++;

@@ -1,4 +1,4 @@
-// The first tab: why a job waits, its attempts, where its time went, its curves, and the heat map of its ranks.
+// Shows the first tab: why a job waits, its attempts, where its time went, its curves, and its ranks' heat map.
 
 import { curves } from "./curves.js";
 import { h } from "./dom.js";

@@ -1,4 +1,4 @@
-// The drawer of one rank: its figures now beside the median of all, where it runs, its stacks, and its log.
+// Shows one rank in a drawer: its current figures beside all ranks' median, its place, its stacks, and its log.
 
 import { ask } from "./api.js";
 import { attribute, button, copyButton, h, icon, keyed, text } from "./dom.js";
@@ -109,7 +109,7 @@ function answered(found, rank) {
   ];
 }
 
-/** Returns a rank's state when its stacks were taken. */
+/** Returns a rank's state at the time when its stacks were collected. */
 export function standing(rank) {
   const facts = [];
   if (known(rank.step)) facts.push(`step ${whole(rank.step)}`);

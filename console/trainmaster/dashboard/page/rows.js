@@ -1,12 +1,12 @@
-// A list of which only visible rows are elements, so that a thousand jobs or twenty thousand lines cost little.
+// A list in which only visible rows have elements, so that a thousand jobs or twenty thousand lines cost little.
 
 import { onFrame } from "./dom.js";
 
 const OVERSCAN = 6;
 
 /**
- * Shows `items` in `host`, each `height` pixels high. `scroller` is what scrolls: an element, or the window.
- * `key(item)` names an item, `make()` returns a row, `fill(row, item, index)` shows the item in it.
+ * Shows `items` in `host`, each `height` pixels high. `scroller` is the element that scrolls, or the window.
+ * `key(item)` identifies an item, `make()` returns a row, and `fill(row, item, index)` shows an item in a row.
  */
 export class Rows {
   constructor({ host, scroller = window, height, key, make, fill }) {
@@ -30,7 +30,7 @@ export class Rows {
     this.ask();
   }
 
-  /** Returns the part of the list that is in sight, in pixels from its top. */
+  /** Returns the visible part of the list, in pixels from its top. */
   view() {
     const host = this.host.getBoundingClientRect();
     if (this.scroller === window) return [-host.top, window.innerHeight - host.top];
@@ -50,7 +50,7 @@ export class Rows {
     for (let index = first; index < last; index++) keys.add(this.key(items[index]));
     for (const [key, row] of this.shown) {
       if (keys.has(key)) continue;
-      // A focused row isn't given to another item, because Enter would open the wrong job.
+      // A focused row isn't reused for another item, because Enter would then open the wrong job.
       if (row.contains(focused)) row.remove();
       else this.pool.push(row);
       this.shown.delete(key);
@@ -66,7 +66,7 @@ export class Rows {
       this.fill(row, items[index], index);
       const place = `translateY(${index * height}px)`;
       if (row.style.transform !== place) row.style.transform = place;
-      // In the order of the items, which is the order in which they are read out.
+      // Elements have the order of the items, because screen readers use it.
       if (row === next) next = next.nextElementSibling;
       else host.insertBefore(row, next);
     }
@@ -78,7 +78,7 @@ export class Rows {
     if (focused !== document.activeElement && host.contains(focused)) focused.focus({ preventScroll: true });
   }
 
-  /** Scrolls until an item is in sight, `margin` pixels from the edge, and returns its row. */
+  /** Scrolls until an item is visible, `margin` pixels from the edge, and returns its row. */
   reveal(index, margin = 0) {
     const [top, bottom] = this.view();
     const start = index * this.height;

@@ -1,10 +1,10 @@
-// A job's figures over all its attempts, from the history; new ones are requested while the job runs.
+// Reads a job's figures over all attempts, and newer ones while the job runs.
 
 import { ask } from "./api.js";
 
 const POINTS = 1000;
 const AGAIN_MS = 4000;
-// The history thins its figures, so all of them are read again now and then.
+// The history thins its figures, so all of them are read again regularly.
 const WHOLE_MS = 300_000;
 
 export class Series {
@@ -16,7 +16,7 @@ export class Series {
     this.readAt = 0;
   }
 
-  /** Reads now, and again while `runs`. */
+  /** Reads now, and repeatedly while `runs` is true. */
   start() {
     if (!this.begun) this.loop();
     this.begun = true;
@@ -45,7 +45,7 @@ export class Series {
   }
 }
 
-/** Returns a series with what is newer in another one behind it. */
+/** Returns a series, extended by the newer points of another one. */
 function joined(had, found) {
   const last = had.at.at(-1) ?? -Infinity;
   const first = found.at.findIndex((at) => at > last);
@@ -55,7 +55,7 @@ function joined(had, found) {
   return all;
 }
 
-/** Returns runs of true in a list, as [first index, last index]. */
+/** Returns a list's runs of true, as [first index, last index]. */
 export function runs(flags) {
   const found = [];
   flags.forEach((flag, at) => {
@@ -67,8 +67,8 @@ export function runs(flags) {
 }
 
 /**
- * Returns what to draw of figures: `x`, a list of values for each figure (and `before`: what was done again later), spans
- * of x where steps were done again, and borders of attempts.
+ * Returns the data to draw: `x`, a list of values for each figure (in `before`, steps that were repeated later), the
+ * spans of x with repeated steps, and the borders of attempts.
  */
 export function drawn(data, names, byStep) {
   return byStep ? drawnBySteps(data, names) : drawnByTime(data, names);
@@ -80,7 +80,7 @@ function drawnByTime(data, names) {
   const borders = [];
   data.at.forEach((at, index) => {
     if (index > 0 && data.attempt[index] !== data.attempt[index - 1]) {
-      // A point without a value, so that no line goes from one attempt to the next.
+      // This point has no value, so that no line connects two attempts.
       const between = (data.at[index - 1] + at) / 2;
       borders.push({ x: between, attempt: data.attempt[index] });
       x.push(between);
@@ -112,7 +112,7 @@ function drawnBySteps(data, names) {
   });
   const x = [...new Set([...newest.keys(), ...earlier.keys()])].sort((a, b) => a - b);
   const spans = runs(data.redone ?? []).map(([first, last]) => [data.step[first], data.step[last]]);
-  // To uPlot null is a gap in the line; a step that only the other pass has is undefined, and none.
+  // In uPlot, null makes a gap in the line. Undefined, for a step that only the other pass has, makes none.
   const list = (from, missing) => names.map((name) => x.map((step) => (from.has(step) ? (data[name]?.[from.get(step)] ?? null) : missing(step))));
   const before = (step) => (spans.some(([first, last]) => first <= step && step <= last) ? undefined : null);
   return { x, values: list(newest, () => undefined), before: earlier.size ? list(earlier, before) : null, spans, borders };

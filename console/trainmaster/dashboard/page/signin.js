@@ -1,11 +1,11 @@
-// The form for a Kubernetes token: the page shows what its owner may see.
+// Shows a form for a Kubernetes token. The page shows only what the token's owner may see.
 
 import { forgetToken, setToken } from "./api.js";
 import { copyButton, h } from "./dom.js";
 
 const COMMAND = "kubectl create token my-account --namespace my-team --duration 8h";
 
-/** Asks for a token in `main`, with the reason, and calls `done`. A laptop's page needs none. */
+/** Asks for a token in `main`, shows the reason, and then calls `done`. A laptop's page needs no token. */
 export function signIn(main, refused, done) {
   forgetToken();
   document.title = "Sign in · Trainmaster";
@@ -36,7 +36,7 @@ export function signIn(main, refused, done) {
   field.focus();
 }
 
-/** Returns a command with a button that copies it. */
+/** Returns a command with a button to copy it. */
 export function command(line) {
   return h("div.command", h("code", { tabindex: 0 }, line), copyButton(() => line));
 }

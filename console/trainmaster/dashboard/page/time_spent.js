@@ -1,9 +1,9 @@
-// Where every second of a job went: one bar of goodput's categories with their meanings.
+// Shows where a job's time went: one bar with goodput's categories, and their meanings.
 
 import { attribute, h, keyed, text } from "./dom.js";
 import { CATEGORIES, duration, known, percent, seconds } from "./format.js";
 
-// Seconds. The status is written less often than each second.
+// In seconds. The status is written less often than once a second.
 const UNBOOKED = 20;
 
 export function timeSpent() {
@@ -21,11 +21,11 @@ export function timeSpent() {
     element.hidden = all === 0;
     if (element.hidden) return;
     const share = (one) => one.seconds / all;
-    // The newest time of a waiting job, or of one without progress reports, isn't accounted yet.
+    // If a job waits or reports no progress, its newest time isn't accounted for yet.
     const since = live && !row.completedAt ? Date.now() / 1000 - seconds(status.timeSpent.until) : 0;
     text(sentence, `${duration(all)} in all${since > UNBOOKED ? `, last ${duration(since)} not accounted` : ""}${known(row.goodput) ? `, goodput ${percent(row.goodput, 1)}` : ""}`);
     keyed(bar, spent, (one) => one.name, (one) => h("span.part", { "data-category": one.name }, h("span")), (part, one) => {
-      // Growths that are less than 1 together leave room.
+      // If the flex growths sum to less than 1, they leave room.
       part.style.flexGrow = String(100 * share(one));
       attribute(part, "title", `${one.name}: ${duration(one.seconds)}, ${percent(share(one), 1)}`);
       text(part.firstChild, share(one) > 0.12 ? `${one.name} ${percent(share(one))}` : "");

@@ -1,10 +1,10 @@
-// The attempts of a job on one line of time: each a segment, each failure a mark with its sentence below.
+// Shows a job's attempts on a timeline: a segment for each attempt, and a mark with a message for each failure.
 
 import { attribute, h, icon, keyed, text } from "./dom.js";
 import { clock, clockOnly, count, culprit, duration, firstLine, known, seconds } from "./format.js";
 
 const TICKS = 6;
-// Marks this near stand in two rows.
+// Marks that are closer than this are placed in two rows.
 const NEAR = 0.025;
 const CALM = { Succeeded: "succeeded", Running: "running", Starting: "running", Joined: "running", Failed: "failed", Disrupted: "disrupted" };
 
@@ -73,7 +73,7 @@ export function timeline() {
     });
     keyed(failures, [...failed].reverse(), (one) => one.attempt, makeFailure, fillFailure);
 
-    // Seconds apart at least, so that no label comes twice.
+    // Labels are at least a second apart, so that none appears twice.
     const many = Math.max(1, Math.min(innerWidth < 600 ? 3 : TICKS, Math.floor(to - from)));
     const short = to - from < 86_400;
     keyed(ticks, [...Array(many + 1).keys()], (at) => at, () => h("span"), (tick, at) => {

@@ -1,4 +1,4 @@
-// Why a job isn't running: one sentence, its evidence, and what to do next.
+// Shows why a job isn't running: one sentence, the evidence, and what to do next.
 
 import { ask } from "./api.js";
 import { attribute, h } from "./dom.js";
@@ -34,7 +34,7 @@ export function why({ url, signal }) {
   }
 
   function fill(found) {
-    // Unchanged parts stay, with the focused button.
+    // Unchanged parts stay, so that a focused button keeps the focus.
     const now = JSON.stringify(found);
     if (now === shown) return;
     shown = now;
