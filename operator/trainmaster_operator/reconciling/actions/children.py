@@ -2,7 +2,8 @@
 
 A child is applied if it is missing, was rendered differently (the hash differs), or was scaled by another client. All
 children of a job that runs or will run are kept. For a suspended or finished job, the StatefulSets are scaled to zero
-and nothing else changes. If another owner has an object of the same name, the executor refuses to overwrite it.
+and nothing else changes, except that the PodGroup of a gang is deleted, so that it reserves nothing. If another owner
+has an object of the same name, the executor refuses to overwrite it.
 
 If a pod has a node but no container, the ConfigMap with its agent may have been deleted. The kubelet retries at growing
 intervals, so the operator soon checks the ConfigMap, and creates it again if it is missing.
@@ -22,14 +23,20 @@ from trainmaster_operator.reconciling.observed.gangs import (
     WORKLOAD_KIND,
     admission,
     lacks_placement,
-    lacks_pod_group,
+    own_child,
     placements,
-    pod_group,
-    pod_group_kind,
 )
 from trainmaster_operator.reconciling.observed.situation import Situation
 from trainmaster_operator.reconciling.observed.snapshot import ChildView
-from trainmaster_operator.rendering import AgentConfigMap, Manifest, first_assignment, render
+from trainmaster_operator.rendering import (
+    GANG_APIS,
+    AgentConfigMap,
+    Manifest,
+    first_assignment,
+    has_pod_group,
+    render,
+    scheduler_of,
+)
 from trainmaster_operator.wire.assignment import Assignment
 
 # Number of renderings remembered for each job: the current one and the next.
@@ -99,11 +106,12 @@ def apply_children(situation: Situation, assignment: Assignment) -> tuple[Apply,
         and not is_ahead(present.get(name), assignment)
         and kind != WORKLOAD_KIND
     }
+    pod_group_kind = _pod_group_kind(situation)
     if scaled_to_zero(situation):
-        needed = {(kind, name) for kind, name in needed if kind != pod_group_kind(situation)}
+        needed = {(kind, name) for kind, name in needed if kind != pod_group_kind}
     elif lacks_placement(situation.job, situation.observed):
         needed = {(kind, name) for kind, name in needed if kind != "StatefulSet"}
-    elif lacks_pod_group(situation):
+    elif pod_group_kind is not None and ((group := _pod_group(situation)) is None or group.deleting):
         # Pods created before their PodGroup would be scheduled one by one.
         with_pods = {place for place, child in known.items() if child.replicas}
         needed = {(kind, name) for kind, name in needed if kind != "StatefulSet" or (kind, name) in with_pods}
@@ -205,8 +213,20 @@ def _container_waits(situation: Situation) -> list[float]:
     ]
 
 
+def _pod_group_kind(situation: Situation) -> str | None:
+    scheduler = scheduler_of(situation.spec)
+    if scheduler is None or not has_pod_group(situation.spec):
+        return None
+    api = GANG_APIS[scheduler]
+    return f"{api.kind}.{api.group}"
+
+
+def _pod_group(situation: Situation) -> ChildView | None:
+    return own_child(situation.job, situation.observed, _pod_group_kind(situation))
+
+
 def delete_pod_group(situation: Situation) -> Iterator[DeleteChild]:
     """Yields the deletion of the PodGroup if the job has no pods, so that the PodGroup reserves nothing."""
-    group = pod_group(situation)
+    group = _pod_group(situation)
     if group is not None and not group.deleting and not situation.observed.pods:
         yield DeleteChild(group.kind, group.name, group.uid)
