@@ -39,6 +39,11 @@ class GangAPI:
     # Later API versions, which accept the same values in the fields that we use.
     later: tuple[str, ...] = ()
 
+    @property
+    def child_kind(self) -> str:
+        """Returns the kind as `child_kind` of a manifest names it."""
+        return f"{self.kind}.{self.group}"
+
 
 GANG_APIS: Mapping[str, GangAPI] = {
     "volcano": GangAPI("Volcano", "scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup"),
@@ -60,9 +65,10 @@ def scheduler_of(spec: JobSpec) -> GangScheduler | None:
     return None if spec.scheduling.gang is None else spec.scheduling.gang.scheduler
 
 
-def has_pod_group(spec: JobSpec) -> bool:
-    """Returns whether the job's scheduler uses a PodGroup."""
-    return scheduler_of(spec) in ("volcano", "coscheduling", "kubernetes")
+def pod_group_kind(spec: JobSpec) -> str | None:
+    """Returns the kind of the job's PodGroup, or None if its scheduler uses none."""
+    scheduler = scheduler_of(spec)
+    return None if scheduler is None or scheduler == "kueue" else GANG_APIS[scheduler].child_kind
 
 
 def pod_group_values(spec: JobSpec, groups: Iterable[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:

@@ -30,7 +30,6 @@ class GroupLayout:
 
     @property
     def pods(self) -> int:
-        """Returns the number of the group's pods."""
         return self.count + self.spares
 
     @property

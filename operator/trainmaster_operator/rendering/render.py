@@ -19,7 +19,7 @@ from trainmaster_operator.rendering.agent_source import AgentConfigMap
 from trainmaster_operator.rendering.engine import render_template, training_text
 from trainmaster_operator.rendering.gang_scheduling import (
     GangScheduler,
-    has_pod_group,
+    pod_group_kind,
     pod_group_values,
     scheduler_of,
     workload_pod_sets,
@@ -70,7 +70,7 @@ def render(
     if settings.network_peers is not None and not spec.interconnect.host_network:
         # No NetworkPolicy applies to pods in their node's network.
         children.append(child("networkpolicy.yaml.j2", job, job.name, peers=settings.network_peers))
-    if has_pod_group(spec):
+    if pod_group_kind(spec) is not None:
         values = pod_group_values(spec, zip((group.count for group in layout), pods, strict=True))
         children.append(child(f"podgroup-{scheduler}.yaml.j2", job, job.name, scheduling=scheduling, **values))
     elif scheduler == "kueue":

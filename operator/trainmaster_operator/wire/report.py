@@ -80,7 +80,6 @@ class Report(NamedTuple):
 
     @property
     def ended(self) -> bool:
-        """Returns whether the attempt has ended on this worker."""
         return self.state in ENDED
 
     @classmethod

@@ -62,7 +62,6 @@ class Hello(NamedTuple):
 
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> Hello:
-        """Parse a line. Raises ProtocolError."""
         workers = data.get("workers")
         if not isinstance(workers, list) or len(workers) > limits.MAX_WORKERS:
             raise ProtocolError(

@@ -14,7 +14,7 @@ from trainmaster_operator.api.v1alpha1 import JobSpec
 from trainmaster_operator.reconciling.observed.snapshot import ChildView, Job, Observed, PodSetAdmission, WorkloadView
 from trainmaster_operator.rendering import GANG_APIS, Placement, scheduler_of, worker_layout
 
-WORKLOAD_KIND = f"Workload.{GANG_APIS['kueue'].group}"
+WORKLOAD_KIND = GANG_APIS["kueue"].child_kind
 
 
 def workload_child(job: Job, observed: Observed) -> ChildView | None:

@@ -137,7 +137,6 @@ class Situation:
 
     @property
     def has_spares(self) -> bool:
-        """Returns whether the job has more pods than workers."""
         return has_spares(self.layout)
 
     @property
