@@ -16,7 +16,6 @@ from trainmaster_operator.rendering.layout import (
     has_spares,
     processes_by_worker,
     stable_hosts,
-    worker_count,
     worker_layout,
     world_size,
 )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from trainmaster_operator.api.pod_schema.resources import resource_name
 from trainmaster_operator.api.signing import AGENTS_SECRET_KEY
 from trainmaster_operator.api.v1alpha1 import Interconnect, JobIdentity, JobSpec
-from trainmaster_operator.rendering.layout import GroupLayout, stable_hosts, worker_count, worker_layout, world_size
+from trainmaster_operator.rendering.layout import GroupLayout, stable_hosts, worker_layout, world_size
 from trainmaster_operator.rendering.settings import Settings
 from trainmaster_operator.wire.assignment import DEFAULT_MASTER_PORT
 from trainmaster_operator.wire.names import AGENT_PORT, POD_INDEX_LABEL, PUBLIC_KEYS_VARIABLE
@@ -36,7 +36,7 @@ def worker_environment(
 ) -> tuple[EnvironmentVariable, ...]:
     """Returns the variables in the order of docs/protocol.md, section "Files and environment"."""
     layout = worker_layout(job, spec)
-    nodes = str(worker_count(layout))
+    nodes = str(sum(other.count for other in layout))
     processes = str(group.processes)
     master = stable_hosts(job, spec)[0]
     index = f"metadata.labels['{POD_INDEX_LABEL}']"

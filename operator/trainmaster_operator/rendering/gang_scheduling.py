@@ -74,7 +74,11 @@ def pod_group_kind(spec: JobSpec) -> str | None:
 def pod_group_values(spec: JobSpec, groups: Iterable[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
     """Returns the values for the PodGroup's template. `groups` contains each group's number of workers and PodSpec."""
     counted = [(spec.elastic.min_workers if spec.elastic is not None else count, pod) for count, pod in groups]
-    return {"min_member": sum(count for count, _ in counted), "min_resources": _sum(counted)}
+    total: dict[str, Decimal] = {}
+    for count, pod in counted:
+        _add(total, {name: amount * count for name, amount in pod_requests(pod).items()})
+    resources = {name: _text(name, amount) for name, amount in sorted(total.items()) if amount}
+    return {"min_member": sum(count for count, _ in counted), "min_resources": resources}
 
 
 def pod_requests(pod: Mapping[str, Any]) -> dict[str, Decimal]:
@@ -111,13 +115,6 @@ def _requests(container: Mapping[str, Any]) -> dict[str, Decimal]:
 def _add(total: dict[str, Decimal], more: Mapping[str, Decimal]) -> None:
     for name, amount in more.items():
         total[name] = total.get(name, Decimal(0)) + amount
-
-
-def _sum(counted: Iterable[tuple[int, Mapping[str, Any]]]) -> dict[str, str]:
-    total: dict[str, Decimal] = {}
-    for count, pod in counted:
-        _add(total, {name: amount * count for name, amount in pod_requests(pod).items()})
-    return {name: _text(name, amount) for name, amount in sorted(total.items()) if amount}
 
 
 def _text(name: str, amount: Decimal) -> str:

@@ -83,11 +83,6 @@ def world_size(layout: tuple[GroupLayout, ...]) -> int:
     return sum(group.count * group.processes for group in layout)
 
 
-def worker_count(layout: tuple[GroupLayout, ...]) -> int:
-    """Returns the number of workers of the whole job, without spares."""
-    return sum(group.count for group in layout)
-
-
 def stable_hosts(job: JobIdentity, spec: JobSpec) -> tuple[str, ...]:
     """Returns the stable DNS name of each pod, by global index."""
     return tuple(

@@ -95,6 +95,11 @@ class Situation:
         """Returns whether the operator waits for a better cause of the last failure before it ends the job."""
         return self.last_failure is not None and bool(self.last_failure.provisional)
 
+    @property
+    def lost_after(self) -> float:
+        """Returns the seconds after which a silent node or worker counts as lost."""
+        return self.spec.failure_policy.nodes.lost_after_seconds
+
     def after(self, moment: str | None, seconds: float) -> float:
         """Returns the time `seconds` after a time in the status. If that is in the future, it counts as now."""
         return self.now - since(self.now, moment) + seconds

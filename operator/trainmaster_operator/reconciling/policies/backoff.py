@@ -173,9 +173,7 @@ def restart_at(situation: Situation) -> float:
 
 def settling_seconds(situation: Situation, attempt: int) -> float:
     """Returns the seconds to wait for the cause before a bystander's report ends the job."""
-    if not silent(situation, attempt):
-        return SETTLE_SECONDS
-    return NODE_MONITOR_SECONDS + situation.spec.failure_policy.nodes.lost_after_seconds
+    return NODE_MONITOR_SECONDS + situation.lost_after if silent(situation, attempt) else SETTLE_SECONDS
 
 
 def silent(situation: Situation, attempt: int) -> list[int]:

@@ -60,7 +60,7 @@ def shrink(situation: Situation) -> Transition | None:
 
 def shrink_at(situation: Situation) -> float:
     """Returns when a missing worker is left out, which is never later than the time at which the job would fail."""
-    due = situation.after(held_since(situation), situation.spec.failure_policy.nodes.lost_after_seconds)
+    due = situation.after(held_since(situation), situation.lost_after)
     fails = startup.due_at(situation)
     return due if fails is None else min(due, fails)
 

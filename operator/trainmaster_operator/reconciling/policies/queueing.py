@@ -50,8 +50,7 @@ def workload_actions(situation: Situation) -> Iterator[Action]:
     child = gangs.workload_child(situation.job, situation.observed)
     gone = not situation.observed.pods
     if child is None:
-        wanted = not situation.terminal and not situation.spec.run_policy.suspend
-        if wanted and not _lacks_priority(situation):
+        if not situation.terminal and not situation.spec.run_policy.suspend:
             yield from _made(situation)
         return
     workload = child.workload
@@ -78,8 +77,7 @@ def workload_actions(situation: Situation) -> Iterator[Action]:
     if not workload.active:
         return
     if not workload.reserved:
-        if not _lacks_priority(situation):
-            yield from _made(situation, child.rendered_hash)
+        yield from _made(situation, child.rendered_hash)
         return
     ready = _are_ready(situation)
     if ready and workload.pods_ready is not True:
@@ -89,6 +87,10 @@ def workload_actions(situation: Situation) -> Iterator[Action]:
 
 
 def _made(situation: Situation, present_hash: str | None = None) -> Iterator[Apply]:
+    priority = situation.spec.scheduling.priority_class_name
+    if priority is not None and priority not in situation.observed.priorities:
+        # The class hasn't been read yet.
+        return
     manifest = workload_manifest(situation)
     if manifest is not None and manifest.rendered_hash != present_hash:
         yield Apply(manifest.body)
@@ -105,11 +107,6 @@ def _are_ready(situation: Situation) -> bool:
     return bool(pods) and all(pod is not None and pod.ready for pod in pods)
 
 
-def _lacks_priority(situation: Situation) -> bool:
-    name = situation.spec.scheduling.priority_class_name
-    return name is not None and name not in situation.observed.priorities
-
-
 def _why(situation: Situation, workload: WorkloadView | None) -> str:
     queue = situation.spec.scheduling.queue
     if workload is not None:
@@ -117,11 +114,10 @@ def _why(situation: Situation, workload: WorkloadView | None) -> str:
         return f"admitted; waiting to read the ResourceFlavors {missing}"
     child = gangs.workload_child(situation.job, situation.observed)
     known = (child.workload if child is not None else None) or WorkloadView()
-    if known.evicted and not known.active:
-        return f"its Workload is deactivated (spec.active is false): {known.message}"
+    if not known.active:
+        why = f": {known.message}" if known.evicted else ""
+        return f"its Workload is deactivated (spec.active is false){why}"
     if known.evicted:
         return f"evicted by Kueue ({known.evicted}): {known.message}"
-    if not known.active:
-        return "its Workload is deactivated (spec.active is false)"
     waits = f": {known.message}" if known.message else ""
     return f"waiting for its turn in the queue {queue} of Kueue{waits}"

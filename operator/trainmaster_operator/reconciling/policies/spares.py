@@ -73,4 +73,4 @@ def _for_nowhere(situation: Situation) -> Transition | None:
 
 
 def _given_up_at(situation: Situation) -> float:
-    return situation.after(held_since(situation), situation.spec.failure_policy.nodes.lost_after_seconds)
+    return situation.after(held_since(situation), situation.lost_after)
