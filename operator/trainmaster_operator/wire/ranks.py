@@ -58,7 +58,6 @@ class RankProgress(NamedTuple):
 
     @classmethod
     def parse(cls, data: object) -> RankProgress:
-        """Parse and bound one rank's progress. Raises ProtocolError with the field that is wrong."""
         if not isinstance(data, Mapping):
             raise ProtocolError(f"progress.ranks: {values.shown(data)} is not an object")
         fields: dict[str, Any] = {name: values.optional_whole(data, key) for name, key in _WHOLE.items()}

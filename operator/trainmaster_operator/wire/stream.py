@@ -26,7 +26,6 @@ class WorkerLine(NamedTuple):
 
     @classmethod
     def parse(cls, data: object) -> WorkerLine:
-        """Parse a line, or an entry of a hello. Raises ProtocolError."""
         if not isinstance(data, Mapping):
             raise ProtocolError(f"hello.workers: {values.shown(data)} is not an object")
         return cls(

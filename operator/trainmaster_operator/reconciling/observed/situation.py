@@ -30,7 +30,6 @@ from trainmaster_operator.reconciling.observed.snapshot import (
     is_unresponsive_report,
     reason_of,
 )
-from trainmaster_operator.reconciling.transition import condition
 from trainmaster_operator.rendering import GroupLayout, Settings, has_spares, worker_layout
 from trainmaster_operator.wire.report import Report
 
@@ -410,20 +409,3 @@ def _of_present_ranks(observed: Observed, members: Members) -> Observed:
     }
     recoveries = {worker: found for worker, found in observed.recoveries.items() if worker not in members.absent}
     return replace(observed, progress=progress, recoveries=recoveries)
-
-
-def active_seconds(situation: Situation) -> float:
-    """Returns the seconds since the job's start, without suspended time."""
-    status = situation.status
-    if status.start_time is None:
-        return 0.0
-    suspended = status.suspended_seconds
-    if status.phase == "Suspended":
-        suspended += since(situation.now, suspended_since(status))
-    return max(since(situation.now, status.start_time) - suspended, 0.0)
-
-
-def suspended_since(status: JobStatus) -> str | None:
-    """Returns the time of the suspension, while the job is suspended."""
-    suspended = condition(status.conditions, "Suspended")
-    return suspended.last_transition_time if suspended is not None and suspended.status == "True" else None

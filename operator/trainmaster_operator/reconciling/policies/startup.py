@@ -140,9 +140,8 @@ def is_quota(problem: RefusedWrite) -> bool:
 
 def _children(situation: Situation) -> Iterator[StartProblem]:
     for problem in situation.observed.refused_writes:
-        reason = {"NotOurs": "NameTaken", "NotInstalled": "NotInstalled"}.get(problem.reason, "Refused")
-        if is_quota(problem):
-            reason = "QuotaExceeded"
+        known = {"NotOurs": "NameTaken", "NotInstalled": "NotInstalled"}
+        reason = "QuotaExceeded" if is_quota(problem) else known.get(problem.reason, "Refused")
         message = f"{problem.action} was refused ({problem.reason}): {problem.message}"
         yield StartProblem(reason, message, is_unrecoverable=_can_never_be_made(situation, problem))
 
@@ -211,7 +210,7 @@ def _missing(situation: Situation) -> str:
 def _why_absent(situation: Situation, pod: str) -> str:
     """Names the object whose events explain a missing pod: its StatefulSet, if that exists."""
     name = pod.rpartition("-")[0]
-    own = [child for child in situation.observed.children if child.owner_uid == situation.job.uid]
+    own = (child for child in situation.observed.children if child.owner_uid == situation.job.uid)
     if any((child.kind, child.name) == ("StatefulSet", name) for child in own):
         return f"`kubectl describe statefulset {name}` shows why"
     return f"StatefulSet {name} couldn't be created; the operator's log has the reason"
