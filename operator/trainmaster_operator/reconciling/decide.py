@@ -107,11 +107,10 @@ def _decide_invalid(job: Job, invalid: InvalidSpec, observed: Observed, now: flo
     if status.phase not in TERMINAL_PHASES:
         status = with_invalid_spec(job, invalid, now, is_accepted=is_accepted(job, observed))
     expires = lifecycle.expires_at(dataclasses.replace(job, status=status))
-    if expires is None:
-        return Decision(status, events=events_between(job.status, status, None))
-    if now >= expires:
+    if expires is not None and now >= expires:
         return Decision(status, (DeleteJob(job.uid),))
-    return Decision(status, events=events_between(job.status, status, None), requeue_after=expires - now)
+    wait = None if expires is None else expires - now
+    return Decision(status, events=events_between(job.status, status, None), requeue_after=wait)
 
 
 def _actions(situation: Situation) -> Iterator[Action]:

@@ -22,11 +22,7 @@ class StatusChange(JobStatus):
 
     def __or__(self, later: StatusChange) -> StatusChange:
         """Returns both changes as one. If both set a field, the value of `later` is used."""
-        values, more = self._values(), later._values()
-        # Most passes change little, so this avoids creating an object.
-        if not more:
-            return self
-        return StatusChange.model_construct(**(values | more)) if values else later
+        return self.model_copy(update=later._values())
 
     def __bool__(self) -> bool:
         return bool(self.model_fields_set)

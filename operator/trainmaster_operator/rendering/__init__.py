@@ -9,14 +9,13 @@ from a ConfigMap. `settings` contains the operator's own choices.
 
 from trainmaster_operator.rendering.agent_source import AgentConfigMap
 from trainmaster_operator.rendering.environment import pod_grace_seconds, rank_grace_seconds
-from trainmaster_operator.rendering.gang_scheduling import GANG_APIS, GangAPI, has_pod_group, scheduler_of
+from trainmaster_operator.rendering.gang_scheduling import GANG_APIS, GangAPI, pod_group_kind, scheduler_of
 from trainmaster_operator.rendering.layout import (
     GroupLayout,
     first_assignment,
     has_spares,
     processes_by_worker,
     stable_hosts,
-    worker_count,
     worker_layout,
     world_size,
 )

@@ -71,7 +71,7 @@ def _read(text: str) -> Any:
 
 
 class _Place(int):
-    """_Place marks the place of the value with that number in a form."""
+    """The number of the value that belongs in this place of a form."""
 
 
 def _with_places(node: Any) -> Any:

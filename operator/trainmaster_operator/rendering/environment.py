@@ -8,111 +8,97 @@ collective libraries, and grace periods.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from typing import Any
 
 from trainmaster_operator.api.pod_schema.resources import resource_name
 from trainmaster_operator.api.signing import AGENTS_SECRET_KEY
 from trainmaster_operator.api.v1alpha1 import Interconnect, JobIdentity, JobSpec
-from trainmaster_operator.rendering.layout import GroupLayout, stable_hosts, worker_count, worker_layout, world_size
+from trainmaster_operator.rendering.layout import GroupLayout, stable_hosts, worker_layout, world_size
 from trainmaster_operator.rendering.settings import Settings
 from trainmaster_operator.wire.assignment import DEFAULT_MASTER_PORT
-from trainmaster_operator.wire.names import AGENT_PORT, POD_INDEX_LABEL, PUBLIC_KEYS_VARIABLE
+from trainmaster_operator.wire.names import AGENT_PORT, AGENTS_SECRET_VARIABLE, POD_INDEX_LABEL, PUBLIC_KEYS_VARIABLE
 from trainmaster_operator.wire.signing import canonical
 
 
-@dataclass(frozen=True)
-class EnvironmentVariable:
-    """EnvironmentVariable contains a value, or refers to a field of the pod or to an optional Secret."""
+def worker_environment(job: JobIdentity, spec: JobSpec, group: GroupLayout, settings: Settings) -> dict[str, Any]:
+    """Returns the variables in the order of docs/protocol.md, section "Files and environment".
 
-    name: str
-    value: str | None = None
-    field_path: str | None = None
-    secret_name: str | None = None
-    secret_key: str | None = None
-
-
-def worker_environment(
-    job: JobIdentity, spec: JobSpec, group: GroupLayout, settings: Settings
-) -> tuple[EnvironmentVariable, ...]:
-    """Returns the variables in the order of docs/protocol.md, section "Files and environment"."""
+    A variable is a text, or a reference to its source as in Kubernetes' `valueFrom`.
+    """
     layout = worker_layout(job, spec)
-    nodes = str(worker_count(layout))
-    processes = str(group.processes)
-    master = stable_hosts(job, spec)[0]
-    index = f"metadata.labels['{POD_INDEX_LABEL}']"
-    value = EnvironmentVariable
-    variables = [
-        value("MASTER_ADDR", master),
-        value("MASTER_PORT", str(DEFAULT_MASTER_PORT)),
-        value("NNODES", nodes),
-        value("NPROC_PER_NODE", processes),
-        value("WORLD_SIZE", str(world_size(layout))),
-        value("NODE_RANK", field_path=index),
-    ]
-    if all(other.processes == 1 for other in layout):
-        variables.append(value("RANK", field_path=index))
-    variables += [
-        value("PET_NNODES", nodes),
-        value("PET_NPROC_PER_NODE", processes),
-        value("PET_NODE_RANK", field_path=index),
-        value("PET_MASTER_ADDR", master),
-        value("PET_MASTER_PORT", str(DEFAULT_MASTER_PORT)),
-        value("PET_RDZV_BACKEND", "static"),
-        value("PET_MAX_RESTARTS", "0"),
-        value("TRAINMASTER_JOB", job.name),
-        value("TRAINMASTER_JOB_UID", job.uid),
-        value("TRAINMASTER_NAMESPACE", job.namespace),
-        value("TRAINMASTER_WORKER", field_path=index),
-        value("TRAINMASTER_POD_NAME", field_path="metadata.name"),
-        value("TRAINMASTER_POD_UID", field_path="metadata.uid"),
-        value("TRAINMASTER_POD_IP", field_path="status.podIP"),
-        value("TRAINMASTER_NODE_NAME", field_path="spec.nodeName"),
-        value("TRAINMASTER_ASSIGNMENT_FILE", f"{PODINFO_DIRECTORY}/assignment"),
-        value("TRAINMASTER_STATE_DIR", STATE_DIRECTORY),
-        value("TRAINMASTER_MEMORY_DIR", MEMORY_DIRECTORY),
-        value("TRAINMASTER_TERMINATION_LOG", TERMINATION_LOG),
-        value("TRAINMASTER_AGENT_PORT", str(AGENT_PORT)),
-        value("TRAINMASTER_LAUNCHER", spec.launcher),
-        value("TRAINMASTER_BACKEND", spec.backend),
-        value("TRAINMASTER_GRACE_SECONDS", str(rank_grace_seconds(spec))),
-        value("TRAINMASTER_PROGRESS_TIMEOUT", _seconds(spec.failure_policy.hang.progress_seconds)),
-        value("TRAINMASTER_FIRST_STEP_TIMEOUT", _seconds(spec.failure_policy.hang.first_step_seconds)),
-    ]
+    nodes, processes = str(sum(other.count for other in layout)), str(group.processes)
+    master, port = stable_hosts(job, spec)[0], str(DEFAULT_MASTER_PORT)
+    index = _field(f"metadata.labels['{POD_INDEX_LABEL}']")
+    variables: dict[str, Any] = {
+        "MASTER_ADDR": master,
+        "MASTER_PORT": port,
+        "NNODES": nodes,
+        "NPROC_PER_NODE": processes,
+        "WORLD_SIZE": str(world_size(layout)),
+        "NODE_RANK": index,
+        "RANK": index if all(other.processes == 1 for other in layout) else None,
+        "PET_NNODES": nodes,
+        "PET_NPROC_PER_NODE": processes,
+        "PET_NODE_RANK": index,
+        "PET_MASTER_ADDR": master,
+        "PET_MASTER_PORT": port,
+        "PET_RDZV_BACKEND": "static",
+        "PET_MAX_RESTARTS": "0",
+        "TRAINMASTER_JOB": job.name,
+        "TRAINMASTER_JOB_UID": job.uid,
+        "TRAINMASTER_NAMESPACE": job.namespace,
+        "TRAINMASTER_WORKER": index,
+        "TRAINMASTER_POD_NAME": _field("metadata.name"),
+        "TRAINMASTER_POD_UID": _field("metadata.uid"),
+        "TRAINMASTER_POD_IP": _field("status.podIP"),
+        "TRAINMASTER_NODE_NAME": _field("spec.nodeName"),
+        "TRAINMASTER_ASSIGNMENT_FILE": f"{PODINFO_DIRECTORY}/assignment",
+        "TRAINMASTER_STATE_DIR": STATE_DIRECTORY,
+        "TRAINMASTER_MEMORY_DIR": MEMORY_DIRECTORY,
+        "TRAINMASTER_TERMINATION_LOG": TERMINATION_LOG,
+        "TRAINMASTER_AGENT_PORT": str(AGENT_PORT),
+        "TRAINMASTER_LAUNCHER": spec.launcher,
+        "TRAINMASTER_BACKEND": spec.backend,
+        "TRAINMASTER_GRACE_SECONDS": str(rank_grace_seconds(spec)),
+        "TRAINMASTER_PROGRESS_TIMEOUT": _seconds(spec.failure_policy.hang.progress_seconds),
+        "TRAINMASTER_FIRST_STEP_TIMEOUT": _seconds(spec.failure_policy.hang.first_step_seconds),
+    }
     if spec.code is not None:
         claim = spec.code.claim
-        folder = CODE_DIRECTORY if claim is None else f"{CODE_DIRECTORY}/{claim.path}"
+        variables["TRAINMASTER_CODE_DIR"] = CODE_DIRECTORY if claim is None else f"{CODE_DIRECTORY}/{claim.path}"
         source = f"ConfigMap {spec.code.config_map}" if claim is None else f"claim {claim.claim_name}"
-        variables.append(value("TRAINMASTER_CODE_DIR", folder))
-        variables.append(value("TRAINMASTER_CODE_SOURCE", source))
+        variables["TRAINMASTER_CODE_SOURCE"] = source
     if spec.training is not None:
         # The digest is computed from the values, because another version of the operator may write a different text.
         digest = hashlib.sha256(canonical(spec.training.value()).encode()).hexdigest()
-        variables.append(value("TRAINMASTER_TRAINING", f"{digest} {TRAINING_FILE}"))
-    if spec.setup is not None:
-        variables.append(value("TRAINMASTER_SETUP", _literal(spec.setup)))
+        variables["TRAINMASTER_TRAINING"] = f"{digest} {TRAINING_FILE}"
+    variables["TRAINMASTER_SETUP"] = _literal(spec.setup)
     if spec.warm_start.enabled and spec.launcher == "torchrun":
-        variables.append(value("TRAINMASTER_WARM_START", "true"))
-        if spec.warm_start.preload:
-            variables.append(value("TRAINMASTER_PRELOAD", ",".join(spec.warm_start.preload)))
+        variables["TRAINMASTER_WARM_START"] = "true"
+        variables["TRAINMASTER_PRELOAD"] = ",".join(spec.warm_start.preload) or None
     if spec.progress is not None:
-        if spec.progress.pattern is not None:
-            variables.append(value("TRAINMASTER_PROGRESS_PATTERN", _literal(spec.progress.pattern)))
-        if spec.progress.preset is not None:
-            variables.append(value("TRAINMASTER_PROGRESS_PRESET", spec.progress.preset))
+        variables["TRAINMASTER_PROGRESS_PATTERN"] = _literal(spec.progress.pattern)
+        variables["TRAINMASTER_PROGRESS_PRESET"] = spec.progress.preset
     if spec.checkpoint is not None:
-        variables.append(value("TRAINMASTER_CHECKPOINT_DIR", _literal(spec.checkpoint.path)))
+        variables["TRAINMASTER_CHECKPOINT_DIR"] = _literal(spec.checkpoint.path)
     if has_read_only_root(spec):
         # Torch Inductor's default needs the user's name, which is unknown if the image has no entry for the user id.
-        variables.append(value("HOME", TEMPORARY_DIRECTORY))
-        variables.append(value("TORCHINDUCTOR_CACHE_DIR", f"{TEMPORARY_DIRECTORY}/torchinductor"))
-    collectives = interconnect_environment(group, spec.interconnect)
-    variables += [value(name, text) for name, text in collectives.items()]
+        variables["HOME"] = TEMPORARY_DIRECTORY
+        variables["TORCHINDUCTOR_CACHE_DIR"] = f"{TEMPORARY_DIRECTORY}/torchinductor"
+    variables |= interconnect_environment(group, spec.interconnect)
     if settings.keys is not None:
-        # The keys for signed assignments, and the secret for the job's token.
-        secret = settings.keys.agents_secret(job.namespace)
-        variables.append(value(PUBLIC_KEYS_VARIABLE, settings.keys.public_keys))
-        variables.append(value("TRAINMASTER_AGENTS_SECRET", secret_name=secret.name, secret_key=AGENTS_SECRET_KEY))
-    return tuple(variables)
+        # The keys for signed assignments, and the secret for the job's token. Without the Secret, the agents run too,
+        # but accept no request on their port.
+        secret = settings.keys.agents_secret(job.namespace).name
+        variables[PUBLIC_KEYS_VARIABLE] = settings.keys.public_keys
+        variables[AGENTS_SECRET_VARIABLE] = {
+            "secretKeyRef": {"name": secret, "key": AGENTS_SECRET_KEY, "optional": True}
+        }
+    return {name: value for name, value in variables.items() if value is not None}
+
+
+def _field(path: str) -> dict[str, Any]:
+    return {"fieldRef": {"fieldPath": path}}
 
 
 def has_read_only_root(spec: JobSpec) -> bool:
@@ -124,13 +110,13 @@ def _seconds(value: float) -> str:
     return str(int(value)) if float(value).is_integer() else repr(float(value))
 
 
-def _literal(text: str) -> str:
+def _literal(text: str | None) -> str | None:
     """Escapes a value so that the kubelet doesn't change it.
 
     The kubelet expands $(NAME) and replaces $$ by $ in every variable, which would break a shell's own $$ and $(...)
     (k8s.io/kubernetes/third_party/forked/golang/expansion).
     """
-    return text.replace("$", "$$")
+    return None if text is None else text.replace("$", "$$")
 
 
 # The variables for NCCL's levels. oneCCL and CANN (0 debug ... 3 error) have their own levels. gloo uses torch's c10d

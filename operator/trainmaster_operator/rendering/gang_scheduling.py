@@ -39,6 +39,11 @@ class GangAPI:
     # Later API versions, which accept the same values in the fields that we use.
     later: tuple[str, ...] = ()
 
+    @property
+    def child_kind(self) -> str:
+        """Returns the kind as `child_kind` of a manifest names it."""
+        return f"{self.kind}.{self.group}"
+
 
 GANG_APIS: Mapping[str, GangAPI] = {
     "volcano": GangAPI("Volcano", "scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup"),
@@ -60,15 +65,20 @@ def scheduler_of(spec: JobSpec) -> GangScheduler | None:
     return None if spec.scheduling.gang is None else spec.scheduling.gang.scheduler
 
 
-def has_pod_group(spec: JobSpec) -> bool:
-    """Returns whether the job's scheduler uses a PodGroup."""
-    return scheduler_of(spec) in ("volcano", "coscheduling", "kubernetes")
+def pod_group_kind(spec: JobSpec) -> str | None:
+    """Returns the kind of the job's PodGroup, or None if its scheduler uses none."""
+    scheduler = scheduler_of(spec)
+    return None if scheduler is None or scheduler == "kueue" else GANG_APIS[scheduler].child_kind
 
 
 def pod_group_values(spec: JobSpec, groups: Iterable[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
     """Returns the values for the PodGroup's template. `groups` contains each group's number of workers and PodSpec."""
     counted = [(spec.elastic.min_workers if spec.elastic is not None else count, pod) for count, pod in groups]
-    return {"min_member": sum(count for count, _ in counted), "min_resources": _sum(counted)}
+    total: dict[str, Decimal] = {}
+    for count, pod in counted:
+        _add(total, {name: amount * count for name, amount in pod_requests(pod).items()})
+    resources = {name: _text(name, amount) for name, amount in sorted(total.items()) if amount}
+    return {"min_member": sum(count for count, _ in counted), "min_resources": resources}
 
 
 def pod_requests(pod: Mapping[str, Any]) -> dict[str, Decimal]:
@@ -105,13 +115,6 @@ def _requests(container: Mapping[str, Any]) -> dict[str, Decimal]:
 def _add(total: dict[str, Decimal], more: Mapping[str, Decimal]) -> None:
     for name, amount in more.items():
         total[name] = total.get(name, Decimal(0)) + amount
-
-
-def _sum(counted: Iterable[tuple[int, Mapping[str, Any]]]) -> dict[str, str]:
-    total: dict[str, Decimal] = {}
-    for count, pod in counted:
-        _add(total, {name: amount * count for name, amount in pod_requests(pod).items()})
-    return {name: _text(name, amount) for name, amount in sorted(total.items()) if amount}
 
 
 def _text(name: str, amount: Decimal) -> str:

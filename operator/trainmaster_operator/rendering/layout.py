@@ -30,7 +30,6 @@ class GroupLayout:
 
     @property
     def pods(self) -> int:
-        """Returns the number of the group's pods."""
         return self.count + self.spares
 
     @property
@@ -82,11 +81,6 @@ def _processes(spec: JobSpec, resources: Resources) -> int:
 def world_size(layout: tuple[GroupLayout, ...]) -> int:
     """Returns the number of ranks of the whole job."""
     return sum(group.count * group.processes for group in layout)
-
-
-def worker_count(layout: tuple[GroupLayout, ...]) -> int:
-    """Returns the number of workers of the whole job, without spares."""
-    return sum(group.count for group in layout)
 
 
 def stable_hosts(job: JobIdentity, spec: JobSpec) -> tuple[str, ...]:

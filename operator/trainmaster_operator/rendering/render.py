@@ -15,15 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainmaster_operator.api.v1alpha1 import JobIdentity, JobSpec
+from trainmaster_operator.rendering import gang_scheduling
 from trainmaster_operator.rendering.agent_source import AgentConfigMap
 from trainmaster_operator.rendering.engine import render_template, training_text
-from trainmaster_operator.rendering.gang_scheduling import (
-    GangScheduler,
-    has_pod_group,
-    pod_group_values,
-    scheduler_of,
-    workload_pod_sets,
-)
 from trainmaster_operator.rendering.layout import worker_layout
 from trainmaster_operator.rendering.manifest import Manifest, child, finish, training_name
 from trainmaster_operator.rendering.settings import Settings
@@ -56,7 +50,7 @@ def render(
     class (`priority`).
     """
     settings = settings or Settings()
-    scheduler, scheduling = scheduler_of(spec), spec.scheduling
+    scheduler, scheduling = gang_scheduling.scheduler_of(spec), spec.scheduling
     children = [child("service.yaml.j2", job, job.name)]
     if spec.training is not None:
         text = training_text(spec.training.value())
@@ -70,14 +64,14 @@ def render(
     if settings.network_peers is not None and not spec.interconnect.host_network:
         # No NetworkPolicy applies to pods in their node's network.
         children.append(child("networkpolicy.yaml.j2", job, job.name, peers=settings.network_peers))
-    if has_pod_group(spec):
-        values = pod_group_values(spec, zip((group.count for group in layout), pods, strict=True))
+    if gang_scheduling.pod_group_kind(spec) is not None:
+        values = gang_scheduling.pod_group_values(spec, zip((group.count for group in layout), pods, strict=True))
         children.append(child(f"podgroup-{scheduler}.yaml.j2", job, job.name, scheduling=scheduling, **values))
     elif scheduler == "kueue":
         # Quota covers all pods, including spares.
         counts = [(group.count if asked is None else asked) + group.spares for group in layout]
         names = [group.name for group in layout]
-        pod_sets = workload_pod_sets(spec, zip(names, counts, pods, strict=True))
+        pod_sets = gang_scheduling.workload_pod_sets(spec, zip(names, counts, pods, strict=True))
         known = priority if scheduling.priority_class_name is not None else None
         children.append(
             child("workload.yaml.j2", job, job.name, scheduling=scheduling, priority=known, pod_sets=pod_sets)
@@ -100,7 +94,7 @@ class Placement:
 
 
 def overlay(
-    job_name: str, scheduler: GangScheduler | None, placement: Placement, avoided_nodes: Sequence[str]
+    job_name: str, scheduler: gang_scheduling.GangScheduler | None, placement: Placement, avoided_nodes: Sequence[str]
 ) -> dict[str, Any]:
     """Returns what the operator adds to a group's pods. A PodGroup, if there is one, has the job's name."""
     if scheduler in (None, "kueue") and not avoided_nodes and placement == Placement():

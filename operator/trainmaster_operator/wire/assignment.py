@@ -183,7 +183,7 @@ def is_digest(text: str) -> bool:
 
 
 def newer(one: Assignment | None, other: Assignment) -> bool:
-    """Returns whether `other` replaces `one`."""
+    """Returns whether `other` replaces `one`. A held attempt never continues, so Hold is newer than Run."""
     if one is None or other.attempt != one.attempt:
         return one is None or other.attempt > one.attempt
     return other.state == "Hold" and one.state == "Run"

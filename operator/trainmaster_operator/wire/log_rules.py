@@ -7,6 +7,7 @@ a match must not take exponential time.
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from typing import Any, Optional
 
 GROUPS = (
@@ -87,9 +88,4 @@ def _trees(argument: Any) -> list[Any]:
 
 def _parser() -> Any:
     """Returns Python's own parser of patterns, which has a new name since Python 3.11."""
-    try:
-        return re._parser  # type: ignore[attr-defined]
-    except AttributeError:
-        import sre_parse
-
-        return sre_parse
+    return getattr(re, "_parser", None) or import_module("sre_parse")

@@ -8,20 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Optional
 
-from trainmaster_operator.wire import limits
-from trainmaster_operator.wire.values import (
-    ProtocolError,
-    camel,
-    decimal,
-    fields_of,
-    is_number,
-    is_whole,
-    optional_number,
-    optional_whole,
-    shown,
-    text,
-    whole,
-)
+from trainmaster_operator.wire import limits, values
+from trainmaster_operator.wire.values import ProtocolError
 
 SECTIONS = ("setup", "data", "train", "evaluate", "checkpoint", "finish")
 """The sections that a script may report for its rank."""
@@ -70,15 +58,13 @@ class RankProgress(NamedTuple):
 
     @classmethod
     def parse(cls, data: object) -> RankProgress:
-        """Parse and bound one rank's progress. Raises ProtocolError with the field that is wrong."""
         if not isinstance(data, Mapping):
-            raise ProtocolError(f"progress.ranks: {shown(data)} is not an object")
-        fields: dict[str, Any] = {name: optional_whole(data, key) for name, key in _WHOLE.items()}
-        fields.update((name, optional_number(data, key)) for name, key in _NUMBERS.items())
-        results = data.get("result")
-        if isinstance(results, Mapping):
-            for name in list(results)[: limits.MAX_RESULTS]:
-                optional_number(results, name)
+            raise ProtocolError(f"progress.ranks: {values.shown(data)} is not an object")
+        fields: dict[str, Any] = {name: values.optional_whole(data, key) for name, key in _WHOLE.items()}
+        fields.update((name, values.optional_number(data, key)) for name, key in _NUMBERS.items())
+        results = values.mapping(data.get("result"))
+        for name in list(results)[: limits.MAX_RESULTS]:
+            values.optional_number(results, name)
         return cls(**fields, **_texts(data))
 
     @classmethod
@@ -86,18 +72,18 @@ class RankProgress(NamedTuple):
         """Returns the well-formed fields of a script's file; None if it isn't an object."""
         if not isinstance(data, Mapping):
             return None
-        fields = {name: data[key] for name, key in _WHOLE.items() if is_whole(data.get(key))}
-        fields.update((name, float(data[key])) for name, key in _NUMBERS.items() if is_number(data.get(key)))
+        fields: dict[str, Any] = {name: values.whole(data.get(key)) for name, key in _WHOLE.items()}
+        fields.update((name, values.number(data.get(key))) for name, key in _NUMBERS.items())
         return cls(**fields, **_texts(data))
 
     def to_wire(self) -> dict[str, Any]:
-        wire = fields_of(self, *self._fields)
+        wire = values.fields_of(self, *self._fields)
         return {**wire, "result": dict(self.result)} if self.result else wire
 
 
-_WHOLE = {name: camel(name) for name in ("step", "total_steps", "start_step", "group")}
+_WHOLE = {name: values.camel(name) for name in ("step", "total_steps", "start_step", "group")}
 _TEXTS = ("section", "message", "result", "continuing", "cannot_continue")
-_NUMBERS = {name: camel(name) for name in RankProgress._fields if name not in _WHOLE and name not in _TEXTS}
+_NUMBERS = {name: values.camel(name) for name in RankProgress._fields if name not in _WHOLE and name not in _TEXTS}
 
 
 def parse_rank_progress(value: object) -> dict[int, RankProgress]:
@@ -108,28 +94,33 @@ def parse_rank_progress(value: object) -> dict[int, RankProgress]:
 def ranks_of(value: object, name: str) -> dict[int, Any]:
     """Returns an object keyed by rank, with at most as many ranks as a worker can have. Raises ProtocolError."""
     if not isinstance(value, Mapping):
-        raise ProtocolError(f"{name}: {shown(value)} is not an object")
+        raise ProtocolError(f"{name}: {values.shown(value)} is not an object")
     if len(value) > limits.MAX_PROCESSES:
         raise ProtocolError(f"{name}: {len(value)} are more than {limits.MAX_PROCESSES}")
     found = {}
     for rank, data in value.items():
-        number = decimal(rank, limits.MAX_INDEX)
-        if number is None:
-            raise ProtocolError(f"{name}: {shown(rank)} is not a rank")
-        found[number] = data
+        index = values.decimal(rank, limits.MAX_INDEX)
+        if index is None:
+            raise ProtocolError(f"{name}: {values.shown(rank)} is not a rank")
+        found[index] = data
     return found
 
 
+def _one_of(known: tuple[str, ...], value: object) -> str | None:
+    return value if isinstance(value, str) and value in known else None
+
+
 def _texts(data: Mapping[str, Any]) -> dict[str, Any]:
-    section, results, continuing = data.get("section"), data.get("result"), data.get("continuing")
-    pairs = list(results.items())[: limits.MAX_RESULTS] if isinstance(results, Mapping) else []
+    results = list(values.mapping(data.get("result")).items())[: limits.MAX_RESULTS]
     return {
-        "section": section if isinstance(section, str) and section in SECTIONS else None,
-        "message": text(data.get("message"), limits.MAX_MESSAGE_CHARACTERS),
-        "continuing": continuing if isinstance(continuing, str) and continuing in CONTINUING else None,
-        "cannot_continue": text(data.get("cannotContinue"), limits.MAX_MESSAGE_CHARACTERS),
+        "section": _one_of(SECTIONS, data.get("section")),
+        "message": values.text(data.get("message"), limits.MAX_MESSAGE_CHARACTERS),
+        "continuing": _one_of(CONTINUING, data.get("continuing")),
+        "cannot_continue": values.text(data.get("cannotContinue"), limits.MAX_MESSAGE_CHARACTERS),
         "result": tuple(
-            (text(name, limits.MAX_RESULT_NAME), float(value)) for name, value in pairs if is_number(value)
+            (values.text(name, limits.MAX_RESULT_NAME), float(result))
+            for name, result in results
+            if values.is_number(result)
         ),
     }
 
@@ -164,27 +155,26 @@ class RankState(NamedTuple):
     def parse(cls, data: object, most: int = limits.MAX_EVIDENCE_BYTES) -> RankState:
         """Parse and bound a rank's state, and its text to `most` characters. Raises ProtocolError."""
         if not isinstance(data, Mapping):
-            raise ProtocolError(f"evidence.ranks: {shown(data)} is not an object")
-        section, waits = data.get("section"), data.get("waits")
+            raise ProtocolError(f"evidence.ranks: {values.shown(data)} is not an object")
         return cls(
-            step=whole(data.get("step")),
-            unreported=whole(data.get("unreported")) or 0,
-            section=section if isinstance(section, str) and section in SECTIONS else "",
+            step=values.whole(data.get("step")),
+            unreported=values.whole(data.get("unreported")) or 0,
+            section=_one_of(SECTIONS, data.get("section")) or "",
             silent_seconds=_seconds(data.get("silentSeconds")),
             limit_seconds=_seconds(data.get("limitSeconds")) or 0.0,
-            limit=text(data.get("limit"), limits.MAX_REASON),
+            limit=values.text(data.get("limit"), limits.MAX_REASON),
             patient=data.get("patient") is True,
-            state=text(data.get("state"), 1),
-            collective=whole(data.get("collective")),
+            state=values.text(data.get("state"), 1),
+            collective=values.whole(data.get("collective")),
             pending=data.get("pending") is True,
-            waits=waits if isinstance(waits, str) and waits in WAITS else "",
-            text=text(data.get("text"), most),
+            waits=_one_of(WAITS, data.get("waits")) or "",
+            text=values.text(data.get("text"), most),
         )
 
     def to_wire(self) -> dict[str, Any]:
         silent = None if self.silent_seconds is None else round(self.silent_seconds, 3)
         known = {"step": self.step, "silentSeconds": silent, "collective": self.collective, "text": self.text}
-        wire = {camel(name): value for name, value in self._asdict().items() if value}
+        wire = {values.camel(name): value for name, value in self._asdict().items() if value}
         return {**wire, **{name: value for name, value in known.items() if value is not None}}
 
 
@@ -199,4 +189,4 @@ def parse_rank_states(value: object) -> dict[int, RankState]:
 
 
 def _seconds(value: Any) -> float | None:
-    return float(value) if is_number(value) and 0 <= value < limits.MAX_SECONDS else None
+    return float(value) if values.is_number(value) and 0 <= value < limits.MAX_SECONDS else None

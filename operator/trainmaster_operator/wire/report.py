@@ -6,22 +6,13 @@ The kubelet shows the reason for a worker's end and the agent's exit code, and t
 from __future__ import annotations
 
 import json
-from typing import Any, Literal, NamedTuple, Optional
+from typing import Any, Literal, NamedTuple, Optional, get_args
 
-from trainmaster_operator.wire import limits
-from trainmaster_operator.wire.values import (
-    ProtocolError,
-    fields_of,
-    last_lines,
-    optional_whole,
-    shown,
-    text,
-    time_in,
-    whole_in,
-)
+from trainmaster_operator.wire import limits, values
+from trainmaster_operator.wire.values import ProtocolError
 
 WorkerState = Literal["Waiting", "Starting", "Running", "Finished", "Failed", "Stopped"]
-STATES: tuple[WorkerState, ...] = ("Waiting", "Starting", "Running", "Finished", "Failed", "Stopped")
+STATES: tuple[WorkerState, ...] = get_args(WorkerState)
 ENDED: tuple[WorkerState, ...] = ("Finished", "Failed", "Stopped")
 """The states in which the attempt has ended on the worker."""
 
@@ -80,31 +71,29 @@ class Report(NamedTuple):
 
     @property
     def ended(self) -> bool:
-        """Returns whether the attempt has ended on this worker."""
         return self.state in ENDED
 
     @classmethod
     def parse(cls, data: object) -> Report:
-        """Parse and bound a report. Raises ProtocolError with the field that is wrong."""
         if not isinstance(data, dict):
-            raise ProtocolError(f"report: {shown(data)} is not an object")
+            raise ProtocolError(f"report: {values.shown(data)} is not an object")
         state = data.get("state")
         if not isinstance(state, str) or state not in STATES:
-            raise ProtocolError(f"report.state: {shown(state)} is none of {', '.join(STATES)}")
+            raise ProtocolError(f"report.state: {values.shown(state)} is none of {', '.join(STATES)}")
         return cls(
-            attempt=whole_in(data, "attempt"),
-            worker=whole_in(data, "worker", limits.MAX_INDEX),
-            uid=text(data.get("uid"), limits.MAX_UID),
+            attempt=values.whole_in(data, "attempt"),
+            worker=values.whole_in(data, "worker", limits.MAX_INDEX),
+            uid=values.text(data.get("uid"), limits.MAX_UID),
             state=state,
-            node=text(data.get("node"), limits.MAX_NODE),
-            rank=optional_whole(data, "rank"),
-            exit_code=optional_whole(data, "exitCode"),
-            signal=optional_whole(data, "signal"),
-            reason=text(data.get("reason"), limits.MAX_REASON),
-            error=last_lines(text(data.get("error"), None), limits.MAX_ERROR_CHARACTERS),
-            at=time_in(data, "at"),
+            node=values.text(data.get("node"), limits.MAX_NODE),
+            rank=values.optional_whole(data, "rank"),
+            exit_code=values.optional_whole(data, "exitCode"),
+            signal=values.optional_whole(data, "signal"),
+            reason=values.text(data.get("reason"), limits.MAX_REASON),
+            error=values.last_lines(values.text(data.get("error"), None), limits.MAX_ERROR_CHARACTERS),
+            at=values.time_in(data, "at"),
             culprit=data.get("culprit") is not False,
-            environment=text(data.get("environment"), limits.MAX_ENVIRONMENT),
+            environment=values.text(data.get("environment"), limits.MAX_ENVIRONMENT),
             able=data.get("able") is True,
             ready=data.get("ready") is True,
         )
@@ -118,7 +107,7 @@ class Report(NamedTuple):
             return None
 
     def to_wire(self) -> dict[str, Any]:
-        return {**fields_of(self, "environment", "able", "ready"), "at": round(self.at, 3)}
+        return {**values.fields_of(self, "environment", "able", "ready"), "at": round(self.at, 3)}
 
     def process_exit_code(self) -> int:
         """Returns the agent's exit code when it reports by exiting."""
@@ -138,7 +127,7 @@ class Report(NamedTuple):
             line = json.dumps(self._replace(error=error).to_wire(), separators=(",", ":"))
             if len(line) <= limits.MAX_TERMINATION_BYTES or not error:
                 return line[: limits.MAX_TERMINATION_BYTES]
-            error = last_lines(error, len(error) - max(1, len(error) // 8))
+            error = values.last_lines(error, len(error) - max(1, len(error) // 8))
 
 
 def merge(known: Report | None, report: Report) -> Report:

@@ -6,22 +6,10 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Optional, TypeVar, Union
 
-from trainmaster_operator.wire import limits
+from trainmaster_operator.wire import limits, values
 from trainmaster_operator.wire.ranks import RankProgress, RankState, parse_rank_progress, parse_rank_states
 from trainmaster_operator.wire.report import Report
-from trainmaster_operator.wire.values import (
-    ProtocolError,
-    camel,
-    fields_of,
-    is_whole,
-    loads,
-    mapping_in,
-    seconds_in,
-    shown,
-    text,
-    time_in,
-    whole_in,
-)
+from trainmaster_operator.wire.values import ProtocolError
 
 _HEAD_BYTES, _TIME_BYTES = 512, 14
 """The room for the JSON around the lines, and for each line's time."""
@@ -38,13 +26,12 @@ class WorkerLine(NamedTuple):
 
     @classmethod
     def parse(cls, data: object) -> WorkerLine:
-        """Parse a line, or an entry of a hello. Raises ProtocolError."""
         if not isinstance(data, Mapping):
-            raise ProtocolError(f"hello.workers: {shown(data)} is not an object")
+            raise ProtocolError(f"hello.workers: {values.shown(data)} is not an object")
         return cls(
-            worker=whole_in(data, "worker", limits.MAX_INDEX),
-            uid=text(data.get("uid"), limits.MAX_UID),
-            seen=whole_in(data, "seen"),
+            worker=values.whole_in(data, "worker", limits.MAX_INDEX),
+            uid=values.text(data.get("uid"), limits.MAX_UID),
+            seen=values.whole_in(data, "seen"),
             connected=data.get("connected") is True,
         )
 
@@ -62,21 +49,19 @@ class Hello(NamedTuple):
 
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> Hello:
-        """Parse a line. Raises ProtocolError."""
         workers = data.get("workers")
         if not isinstance(workers, list) or len(workers) > limits.MAX_WORKERS:
-            raise ProtocolError(
-                f"hello.workers: {shown(workers)} is not a list of at most {limits.MAX_WORKERS} workers"
-            )
+            what = f"{values.shown(workers)} is not a list of at most {limits.MAX_WORKERS} workers"
+            raise ProtocolError(f"hello.workers: {what}")
         return cls(
-            leader=whole_in(data, "leader", limits.MAX_INDEX),
-            uid=text(data.get("uid"), limits.MAX_UID),
-            attempt=whole_in(data, "attempt"),
+            leader=values.whole_in(data, "leader", limits.MAX_INDEX),
+            uid=values.text(data.get("uid"), limits.MAX_UID),
+            attempt=values.whole_in(data, "attempt"),
             workers=tuple(WorkerLine.parse(worker) for worker in workers),
         )
 
     def to_wire(self) -> dict[str, Any]:
-        return {"type": "hello", **fields_of(self), "workers": [worker._asdict() for worker in self.workers]}
+        return {"type": "hello", **values.fields_of(self), "workers": [worker._asdict() for worker in self.workers]}
 
 
 class ReportLine(NamedTuple):
@@ -86,7 +71,7 @@ class ReportLine(NamedTuple):
     report: Report
 
     def to_wire(self) -> dict[str, Any]:
-        return {"type": "report", **fields_of(self)}
+        return {"type": "report", **values.fields_of(self)}
 
 
 class Recovery(NamedTuple):
@@ -112,12 +97,12 @@ class Recovery(NamedTuple):
         """Returns the recovery in a line's field; None if it is missing. Raises ProtocolError."""
         if data.get(name) is None:
             return None
-        found = mapping_in(data, name)
-        keys = (camel(part) for part in cls._fields)
-        return cls(*(None if found.get(key) is None else seconds_in(found, key, limits.MAX_SECONDS) for key in keys))
+        found = values.mapping_in(data, name)
+        known = {part: key for part in cls._fields if found.get(key := values.camel(part)) is not None}
+        return cls(**{part: values.seconds_in(found, key, limits.MAX_SECONDS) for part, key in known.items()})
 
     def to_wire(self) -> dict[str, float]:
-        return {part: round(seconds, 4) for part, seconds in fields_of(self, *self._fields).items()}
+        return {part: round(seconds, 4) for part, seconds in values.fields_of(self, *self._fields).items()}
 
 
 class ProgressLine(NamedTuple):
@@ -167,14 +152,16 @@ class OutputLine(NamedTuple):
         """Parse a line; `worker` may be missing. Raises ProtocolError."""
         lines, after = data.get("lines"), data.get("after")
         if not isinstance(lines, list) or not isinstance(after, list) or len(lines) != len(after):
-            raise ProtocolError(f"output.lines: {shown(lines)} and {shown(after)} aren't two lists of one length")
-        if not all(map(is_whole, after)):
+            what = f"{values.shown(lines)} and {values.shown(after)} aren't two lists of one length"
+            raise ProtocolError(f"output.lines: {what}")
+        if any(values.whole(each) is None for each in after):
             raise ProtocolError("output.after: these aren't all whole numbers of milliseconds")
-        begin = round(time_in(data, "at") * 1_000)
+        begin = round(values.time_in(data, "at") * 1_000)
         times = tuple(begin + milliseconds for milliseconds in after)
-        lines = [text(line, limits.MAX_OUTPUT_BYTES).replace("\n", " ").replace("\x00", "") for line in lines]
-        worker = whole_in({"worker": 0, **data}, "worker", limits.MAX_INDEX)
-        return cls(whole_in(data, "attempt"), worker, text(data.get("uid"), limits.MAX_UID), tuple(lines), times)
+        lines = [values.text(line, limits.MAX_OUTPUT_BYTES).replace("\n", " ").replace("\x00", "") for line in lines]
+        worker = values.whole_in({"worker": 0, **data}, "worker", limits.MAX_INDEX)
+        uid = values.text(data.get("uid"), limits.MAX_UID)
+        return cls(values.whole_in(data, "attempt"), worker, uid, tuple(lines), times)
 
     def to_wire(self) -> dict[str, Any]:
         begin = min(self.times, default=0)
@@ -206,20 +193,20 @@ def parse_line(line: bytes, most_ranks: int = limits.MAX_PROCESSES) -> StreamLin
     `most_ranks` is the job's number of ranks per worker. A line with more ranks is ignored.
     """
     try:
-        data = loads(line)
+        data = values.loads(line)
     except ValueError as error:
         raise ProtocolError(f"not JSON: {line[:80]!r}") from error
     if not isinstance(data, dict):
         raise ProtocolError(f"not an object: {line[:80]!r}")
     kind = data.get("type")
     if not isinstance(kind, str):
-        raise ProtocolError(f"type: {shown(kind)} is not a text")
+        raise ProtocolError(f"type: {values.shown(kind)} is not a text")
     if kind == "hello":
         return Hello.parse(data)
     if kind == "worker":
         return WorkerLine.parse(data)
     if kind == "report":
-        return ReportLine(whole_in(data, "seq"), Report.parse(data.get("report")))
+        return ReportLine(values.whole_in(data, "seq"), Report.parse(data.get("report")))
     if kind == "output":
         return OutputLine.parse(data)
     if kind in ("progress", "evidence"):
@@ -232,12 +219,12 @@ def parse_line(line: bytes, most_ranks: int = limits.MAX_PROCESSES) -> StreamLin
 
 def parse_ranks_line(data: Mapping[str, Any]) -> ProgressLine | EvidenceLine:
     """Parses a line of progress or evidence. Raises ProtocolError with the reason."""
-    attempt, worker = whole_in(data, "attempt"), whole_in(data, "worker", limits.MAX_INDEX)
-    at, more = time_in(data, "at"), data.get("more") is True
+    attempt, worker = values.whole_in(data, "attempt"), values.whole_in(data, "worker", limits.MAX_INDEX)
+    at, more = values.time_in(data, "at"), data.get("more") is True
     if data.get("type") == "progress":
         recovery = Recovery.within(data, "recovery")
         return ProgressLine(attempt, worker, parse_rank_progress(data.get("ranks")), at, more, recovery)
-    request = text(data.get("request"), limits.MAX_REQUEST)
+    request = values.text(data.get("request"), limits.MAX_REQUEST)
     return EvidenceLine(attempt, worker, parse_rank_states(data.get("ranks")), at, more, request)
 
 

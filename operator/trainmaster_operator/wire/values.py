@@ -50,11 +50,6 @@ def loads(text: str | bytes) -> Any:
         raise ValueError("nested too deep") from error
 
 
-def is_whole(value: object, most: int = MAX_WHOLE) -> bool:
-    """Returns whether a value is a whole number from 0 to below `most`; true and 1.0 aren't."""
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < most
-
-
 def is_number(value: object) -> bool:
     """Returns whether a value is a plausible number: finite, with an absolute value of at most MAX_NUMBER."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and -MAX_NUMBER <= value <= MAX_NUMBER
@@ -66,8 +61,8 @@ def number(value: object) -> float | None:
 
 
 def whole(value: object, most: int = MAX_WHOLE) -> int | None:
-    """Returns the value if it is a whole number from 0 to below `most`, else None."""
-    return value if isinstance(value, int) and is_whole(value, most) else None
+    """Returns the value if it is a whole number from 0 to below `most`, else None. True and 1.0 aren't."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < most else None
 
 
 def decimal(value: object, most: int) -> int | None:

@@ -3,7 +3,7 @@
 | module | test files |
 |---|---|
 | `actions/assignments` | `actions/test_assignments` |
-| `actions/children` | `actions/test_children` |
+| `actions/children` | `actions/test_children`, `observed/test_gangs` |
 | `actions/stuck_pods` | `actions/test_stuck_pods` |
 | `decide` | `test_histories`, `test_scripted_histories`, `policies/test_lifecycle`, `policies/test_attempts` |
 | `decision` | `actions/test_children`, `test_histories` |

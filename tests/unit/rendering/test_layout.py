@@ -21,7 +21,6 @@ from trainmaster_operator.rendering import (
     rank_grace_seconds,
     render,
     stable_hosts,
-    worker_count,
     worker_layout,
     world_size,
 )
@@ -70,7 +69,7 @@ def test_groups_go_on_with_the_global_index() -> None:
         ("bert-a100", [0, 1]),
         ("bert-v100", [2, 3, 4]),
     ]
-    assert worker_count(layout) == 5
+    assert sum(group.count for group in layout) == 5
     starts = [one.body["spec"]["ordinals"]["start"] for one in stateful_sets(spec(**TWO_GROUPS))]
     assert starts == [0, 2]
 
@@ -79,7 +78,7 @@ def test_spares_have_the_indexes_after_their_groups_workers_and_no_rank() -> Non
     groups = spec(workerGroups=[{"name": "a", "workers": 2, "spares": 1}, {"name": "b", "workers": 1, "spares": 2}])
     layout = worker_layout(JOB, groups)
     assert [list(group.indexes) for group in layout] == [[0, 1, 2], [3, 4, 5]]
-    assert worker_count(layout) == world_size(layout) == 3
+    assert sum(group.count for group in layout) == world_size(layout) == 3
     sets = stateful_sets(groups)
     assert [(one.body["spec"]["ordinals"]["start"], one.body["spec"]["replicas"]) for one in sets] == [(0, 3), (3, 3)]
     assert {environment(one)["WORLD_SIZE"] for one in sets} == {"3"}

@@ -16,7 +16,7 @@ from trainmaster_operator.reconciling.observed.situation import Situation
 from trainmaster_operator.reconciling.observed.snapshot import PodView
 from trainmaster_operator.reconciling.policies.opening import is_unordered
 from trainmaster_operator.rendering import first_assignment, processes_by_worker, rank_grace_seconds, stable_hosts
-from trainmaster_operator.wire.assignment import Assignment, master_port
+from trainmaster_operator.wire.assignment import Assignment, master_port, newer
 
 # Seconds between SIGTERM and SIGKILL for ranks of a failed attempt. The culprit often closes its sockets before it
 # exits, and its exit code matters.
@@ -87,13 +87,8 @@ def _has(situation: Situation, pod: PodView, assignment: Assignment) -> bool:
 
 
 def is_ahead(present: Assignment | None, desired: Assignment) -> bool:
-    """Returns whether an annotation is newer than the desired assignment, because another operator wrote it.
-
-    Within an attempt Hold is always newer than Run, because a held attempt never continues.
-    """
-    if present is None or present.attempt != desired.attempt:
-        return present is not None and present.attempt > desired.attempt
-    return present.state == "Hold" and desired.state == "Run"
+    """Returns whether an annotation is newer than the desired assignment, because another operator wrote it."""
+    return present is not None and newer(desired, present)
 
 
 def touch(situation: Situation, assignment: Assignment) -> Iterator[Touch]:

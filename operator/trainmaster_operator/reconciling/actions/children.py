@@ -2,7 +2,8 @@
 
 A child is applied if it is missing, was rendered differently (the hash differs), or was scaled by another client. All
 children of a job that runs or will run are kept. For a suspended or finished job, the StatefulSets are scaled to zero
-and nothing else changes. If another owner has an object of the same name, the executor refuses to overwrite it.
+and nothing else changes, except that the PodGroup of a gang is deleted, so that it reserves nothing. If another owner
+has an object of the same name, the executor refuses to overwrite it.
 
 If a pod has a node but no container, the ConfigMap with its agent may have been deleted. The kubelet retries at growing
 intervals, so the operator soon checks the ConfigMap, and creates it again if it is missing.
@@ -18,22 +19,11 @@ from typing import Any
 from trainmaster_operator.api.v1alpha1 import JobSpec
 from trainmaster_operator.reconciling.actions.assignments import is_ahead
 from trainmaster_operator.reconciling.decision import Apply, DeleteChild, EnsureAgent
-from trainmaster_operator.reconciling.observed.gangs import (
-    WORKLOAD_KIND,
-    admission,
-    lacks_placement,
-    lacks_pod_group,
-    placements,
-    pod_group,
-    pod_group_kind,
-)
+from trainmaster_operator.reconciling.observed import gangs
 from trainmaster_operator.reconciling.observed.situation import Situation
 from trainmaster_operator.reconciling.observed.snapshot import ChildView
-from trainmaster_operator.rendering import AgentConfigMap, Manifest, first_assignment, render
+from trainmaster_operator.rendering import AgentConfigMap, Manifest, first_assignment, pod_group_kind, render
 from trainmaster_operator.wire.assignment import Assignment
-
-# Number of renderings remembered for each job: the current one and the next.
-REMEMBERED_RENDERINGS = 2
 
 # The parameters of `render`, except the spec.
 Inputs = Mapping[str, Any]
@@ -41,31 +31,17 @@ Inputs = Mapping[str, Any]
 Hashes = tuple[tuple[str, str, str], ...]
 
 
-class RememberedHashes:
-    """Caches each job's last hashes, because rendering takes milliseconds and most passes change nothing.
-
-    The key is the identity of the parsed spec, whose entry is dropped with it. Passes of large jobs run in a thread,
-    and if an entry is lost, this costs one rendering.
-    """
-
-    def __init__(self) -> None:
-        self._by_spec: dict[int, deque[tuple[Inputs, Hashes]]] = {}
-
-    def __len__(self) -> int:
-        return len(self._by_spec)
-
-    def get(self, spec: JobSpec, inputs: Inputs) -> Hashes | None:
-        known = self._by_spec.get(id(spec), ())
-        return next((hashes for earlier, hashes in known if earlier == inputs), None)
-
-    def put(self, spec: JobSpec, inputs: Inputs, hashes: Hashes) -> None:
-        if id(spec) not in self._by_spec:
-            self._by_spec[id(spec)] = deque(maxlen=REMEMBERED_RENDERINGS)
-            weakref.finalize(spec, self._by_spec.pop, id(spec), None)
-        self._by_spec[id(spec)].append((inputs, hashes))
+# The hashes of each job's last renderings, because rendering takes milliseconds and most passes change nothing. Passes
+# of large jobs run in a thread, and if an entry is lost, this costs one rendering.
+last_hashes: dict[int, deque[tuple[Inputs, Hashes]]] = {}
 
 
-_remembered = RememberedHashes()
+def hashes_of(spec: JobSpec) -> deque[tuple[Inputs, Hashes]]:
+    """Returns the hashes of the current and the next rendering of this very object, which are dropped with it."""
+    if id(spec) not in last_hashes:
+        last_hashes[id(spec)] = deque(maxlen=2)
+        weakref.finalize(spec, last_hashes.pop, id(spec), None)
+    return last_hashes[id(spec)]
 
 
 def scaled_to_zero(situation: Situation) -> bool:
@@ -87,23 +63,23 @@ def apply_children(situation: Situation, assignment: Assignment) -> tuple[Apply,
     inputs = _inputs(situation, assignment, replicas)
     # Use the original parsed spec; the situation may contain a copy with the number of workers that Kueue admitted.
     spec, place = situation.job.spec or situation.spec, {"workers": situation.spec.workers, **inputs}
-    hashes, manifests = _remembered.get(spec, place), None
+    hashes, manifests = next((hashes for earlier, hashes in hashes_of(spec) if earlier == place), None), None
     if hashes is None:
         manifests = render(spec=situation.spec, **inputs)
         hashes = tuple((manifest.kind, manifest.name, manifest.rendered_hash) for manifest in manifests)
-        _remembered.put(spec, place, hashes)
+        hashes_of(spec).append((place, hashes))
     needed = {
         (kind, name)
         for kind, name, rendered_hash in hashes
         if _is_needed(known.get((kind, name)), rendered_hash, replicas.get(name), kind=kind, ended=ended)
         and not is_ahead(present.get(name), assignment)
-        and kind != WORKLOAD_KIND
+        and kind != gangs.WORKLOAD_KIND
     }
     if scaled_to_zero(situation):
-        needed = {(kind, name) for kind, name in needed if kind != pod_group_kind(situation)}
-    elif lacks_placement(situation.job, situation.observed):
+        needed = {(kind, name) for kind, name in needed if kind != pod_group_kind(situation.spec)}
+    elif gangs.lacks_placement(situation.job, situation.observed):
         needed = {(kind, name) for kind, name in needed if kind != "StatefulSet"}
-    elif lacks_pod_group(situation):
+    elif pod_group_kind(situation.spec) and ((group := _pod_group(situation)) is None or group.deleting):
         # Pods created before their PodGroup would be scheduled one by one.
         with_pods = {place for place, child in known.items() if child.replicas}
         needed = {(kind, name) for kind, name in needed if kind != "StatefulSet" or (kind, name) in with_pods}
@@ -118,12 +94,12 @@ def workload_manifest(situation: Situation) -> Manifest | None:
     """Returns the job's Workload for Kueue, as it is written while it holds no quota."""
     assignment = first_assignment(situation.identity, situation.spec)
     manifests = render(spec=situation.spec, **_inputs(situation, assignment, _replicas(situation)))
-    return next((manifest for manifest in manifests if manifest.kind == WORKLOAD_KIND), None)
+    return next((manifest for manifest in manifests if manifest.kind == gangs.WORKLOAD_KIND), None)
 
 
 def _inputs(situation: Situation, assignment: Assignment, replicas: Mapping[str, int]) -> Inputs:
     asked, observed = situation.job.spec, situation.observed
-    workload = admission(situation.job, asked, observed) if asked is not None else None
+    workload = gangs.admission(situation.job, asked, observed) if asked is not None else None
     return {
         "job": situation.identity,
         "assignment": assignment,
@@ -131,7 +107,7 @@ def _inputs(situation: Situation, assignment: Assignment, replicas: Mapping[str,
         "avoid_nodes": situation.status.avoided_nodes,
         "settings": situation.settings,
         "asked": asked.workers if asked is not None else None,
-        "placements": placements(workload, observed) if workload is not None else {},
+        "placements": gangs.placements(workload, observed) if workload is not None else {},
         "priority": observed.priorities.get(situation.spec.scheduling.priority_class_name or ""),
         "agent": _job_agent(situation),
     }
@@ -205,8 +181,12 @@ def _container_waits(situation: Situation) -> list[float]:
     ]
 
 
+def _pod_group(situation: Situation) -> ChildView | None:
+    return gangs.own_child(situation.job, situation.observed, pod_group_kind(situation.spec))
+
+
 def delete_pod_group(situation: Situation) -> Iterator[DeleteChild]:
     """Yields the deletion of the PodGroup if the job has no pods, so that the PodGroup reserves nothing."""
-    group = pod_group(situation)
+    group = _pod_group(situation)
     if group is not None and not group.deleting and not situation.observed.pods:
         yield DeleteChild(group.kind, group.name, group.uid)

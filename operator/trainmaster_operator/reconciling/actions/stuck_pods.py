@@ -23,15 +23,10 @@ RECHECK_SECONDS = 10.0
 
 def delete_stuck_pods(situation: Situation) -> tuple[DeletePod, ...]:
     """Returns the forced deletions. Before each deletion, the executor reads the pod and its node."""
+    stuck = [pod for pod in situation.pods.values() if situation.now >= _overdue_at(situation, pod)]
     return tuple(
-        DeletePod(
-            pod,
-            f"its node {pod.node} doesn't stop it",
-            force=True,
-            lost_after=situation.spec.failure_policy.nodes.lost_after_seconds,
-        )
-        for pod in situation.pods.values()
-        if situation.now >= _overdue_at(situation, pod)
+        DeletePod(pod, f"its node {pod.node} doesn't stop it", force=True, lost_after=situation.lost_after)
+        for pod in stuck
     )
 
 
@@ -53,8 +48,7 @@ def next_check_at(situation: Situation) -> float | None:
 
 def _silent_until(situation: Situation) -> float:
     failure = situation.last_failure
-    lost_after = situation.spec.failure_policy.nodes.lost_after_seconds
-    return situation.after(failure.failed_at if failure is not None else None, lost_after)
+    return situation.after(failure.failed_at if failure is not None else None, situation.lost_after)
 
 
 def _absent_and_silent(situation: Situation) -> list[PodView]:
@@ -73,12 +67,12 @@ def _given_up_at(situation: Situation, pod: PodView) -> float:
     times = (pod.started_at, stream.since, stream.left.get(pod.worker), next(lost, None))
     # A time in the future comes from another machine's clock.
     silent_since = max((min(at, situation.now) for at in times if at is not None), default=situation.now)
-    return silent_since + situation.spec.failure_policy.nodes.lost_after_seconds
+    return silent_since + situation.lost_after
 
 
 def _overdue_at(situation: Situation, pod: PodView) -> float:
     if not pod.deleting or pod.deadline is None or pod.node is None:
         return float("inf")
-    due = pod.deadline + situation.spec.failure_policy.nodes.lost_after_seconds
+    due = pod.deadline + situation.lost_after
     trains_until = alone_until(situation) if pod.worker in situation.members.present else None
     return due if trains_until is None else max(due, trains_until)

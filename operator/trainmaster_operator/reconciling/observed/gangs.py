@@ -1,8 +1,4 @@
-"""Reads the grants of a gang scheduler or Kueue.
-
-A PodGroup schedules a gang (`scheduling.gang`). It exists only while the job has pods, so that it reserves nothing for
-a job that waits or is over. `startupSeconds` begins when the pods have nodes, and only `gang.timeoutSeconds` limits the
-wait before that.
+"""Reads the admission of a job by Kueue.
 
 Kueue admits a job in the status of its Workload, perhaps with fewer workers of an elastic job than requested. Pods need
 the node labels and tolerations of the admission's flavors, so flavors are read before any pod is created.
@@ -12,25 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainmaster_operator.api.v1alpha1 import JobSpec
 from trainmaster_operator.reconciling.observed.snapshot import ChildView, Job, Observed, PodSetAdmission, WorkloadView
-from trainmaster_operator.rendering import GANG_APIS, Placement, has_pod_group, scheduler_of, worker_layout
+from trainmaster_operator.rendering import GANG_APIS, Placement, scheduler_of, worker_layout
 
-if TYPE_CHECKING:
-    from trainmaster_operator.reconciling.observed.situation import Situation
-
-
-WORKLOAD_KIND = f"Workload.{GANG_APIS['kueue'].group}"
+WORKLOAD_KIND = GANG_APIS["kueue"].child_kind
 
 
 def workload_child(job: Job, observed: Observed) -> ChildView | None:
     """Returns the job's own Workload among its children."""
-    return _own_child(job, observed, WORKLOAD_KIND)
+    return own_child(job, observed, WORKLOAD_KIND)
 
 
-def _own_child(job: Job, observed: Observed, kind: str | None) -> ChildView | None:
+def own_child(job: Job, observed: Observed, kind: str | None) -> ChildView | None:
+    """Returns the child of this kind that the job owns and that has the job's name."""
     children = (child for child in observed.children if (child.kind, child.name) == (kind, job.name))
     return next((child for child in children if child.owner_uid == job.uid), None)
 
@@ -89,38 +82,3 @@ def _placement(part: PodSetAdmission, observed: Observed) -> Placement:
             selector.update(placement.node_selector)
             tolerations += [item for item in placement.tolerations if item not in tolerations]
     return replace(part.placement, node_selector=tuple(sorted(selector.items())), tolerations=tuple(tolerations))
-
-
-def pod_group_kind(situation: Situation) -> str | None:
-    """Returns the kind of the job's PodGroup, or None."""
-    scheduler = scheduler_of(situation.spec)
-    if scheduler is None or not has_pod_group(situation.spec):
-        return None
-    api = GANG_APIS[scheduler]
-    return f"{api.kind}.{api.group}"
-
-
-def pod_group(situation: Situation) -> ChildView | None:
-    """Returns the job's own PodGroup."""
-    return _own_child(situation.job, situation.observed, pod_group_kind(situation))
-
-
-def lacks_pod_group(situation: Situation) -> bool:
-    """Returns whether pods must wait because their PodGroup doesn't exist."""
-    group = pod_group(situation)
-    return pod_group_kind(situation) is not None and (group is None or group.deleting)
-
-
-def waits_for_nodes(situation: Situation) -> bool:
-    """Returns whether no pod of the gang has a node yet, and nothing but the scheduler delays this."""
-    if situation.spec.scheduling.gang is None or situation.observed.refused_writes:
-        return False
-    return not any(pod.node is not None for pod in situation.living.values())
-
-
-def scheduled_at(situation: Situation) -> float | None:
-    """Returns when the last of the gang's pods got its node."""
-    if situation.spec.scheduling.gang is None:
-        return None
-    times = (pod.scheduled_at for worker, pod in situation.living.items() if worker in situation.workers)
-    return max((at for at in times if at is not None and at <= situation.now), default=None)

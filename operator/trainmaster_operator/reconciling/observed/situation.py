@@ -30,7 +30,6 @@ from trainmaster_operator.reconciling.observed.snapshot import (
     is_unresponsive_report,
     reason_of,
 )
-from trainmaster_operator.reconciling.transition import condition
 from trainmaster_operator.rendering import GroupLayout, Settings, has_spares, worker_layout
 from trainmaster_operator.wire.report import Report
 
@@ -95,6 +94,11 @@ class Situation:
         """Returns whether the operator waits for a better cause of the last failure before it ends the job."""
         return self.last_failure is not None and bool(self.last_failure.provisional)
 
+    @property
+    def lost_after(self) -> float:
+        """Returns the seconds after which a silent node or worker counts as lost."""
+        return self.spec.failure_policy.nodes.lost_after_seconds
+
     def after(self, moment: str | None, seconds: float) -> float:
         """Returns the time `seconds` after a time in the status. If that is in the future, it counts as now."""
         return self.now - since(self.now, moment) + seconds
@@ -137,7 +141,6 @@ class Situation:
 
     @property
     def has_spares(self) -> bool:
-        """Returns whether the job has more pods than workers."""
         return has_spares(self.layout)
 
     @property
@@ -406,20 +409,3 @@ def _of_present_ranks(observed: Observed, members: Members) -> Observed:
     }
     recoveries = {worker: found for worker, found in observed.recoveries.items() if worker not in members.absent}
     return replace(observed, progress=progress, recoveries=recoveries)
-
-
-def active_seconds(situation: Situation) -> float:
-    """Returns the seconds since the job's start, without suspended time."""
-    status = situation.status
-    if status.start_time is None:
-        return 0.0
-    suspended = status.suspended_seconds
-    if status.phase == "Suspended":
-        suspended += since(situation.now, suspended_since(status))
-    return max(since(situation.now, status.start_time) - suspended, 0.0)
-
-
-def suspended_since(status: JobStatus) -> str | None:
-    """Returns the time of the suspension, while the job is suspended."""
-    suspended = condition(status.conditions, "Suspended")
-    return suspended.last_transition_time if suspended is not None and suspended.status == "True" else None

@@ -89,7 +89,6 @@ class ContainerView:
 
     @property
     def latest_end(self) -> ContainerEnd | None:
-        """Returns the container's last end."""
         return self.end or self.last_end
 
 
@@ -131,7 +130,6 @@ class PodView:
 
     @property
     def container_runs(self) -> bool:
-        """Returns whether the worker's container runs."""
         return self.worker_container is not None and self.worker_container.state == "running"
 
     @property
@@ -148,7 +146,6 @@ class PodView:
 
     @property
     def latest_end(self) -> ContainerEnd | None:
-        """Returns the last end of the worker's container."""
         return next(iter(self.known_ends), None)
 
     @property

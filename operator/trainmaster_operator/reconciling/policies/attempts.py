@@ -19,28 +19,9 @@ from trainmaster_operator.api.v1alpha1 import Failure
 from trainmaster_operator.reconciling.observed.lineup import alone_until, can_open, desired_workers, next_workers
 from trainmaster_operator.reconciling.observed.situation import Situation
 from trainmaster_operator.reconciling.observed.snapshot import PodView, is_unresponsive_report
-from trainmaster_operator.reconciling.policies import backoff
+from trainmaster_operator.reconciling.policies import backoff, continuing, opening
 from trainmaster_operator.reconciling.policies.attribution import cause_of
-from trainmaster_operator.reconciling.policies.continuing import (
-    continued,
-    has_formed,
-    members_left,
-    opened,
-    ready_ranks,
-)
 from trainmaster_operator.reconciling.policies.failure_rules import FailureResponse, choose_response
-from trainmaster_operator.reconciling.policies.opening import (
-    count_workers,
-    have_nodes,
-    in_rank_order,
-    is_unordered,
-    open_attempt,
-    opening,
-    opening_phase,
-    pods_recorded,
-    stand_ins,
-    worker_order,
-)
 from trainmaster_operator.reconciling.policies.quarantine import with_failure, without_failure
 from trainmaster_operator.reconciling.transition import (
     MAX_MESSAGE_CHARACTERS,
@@ -73,14 +54,14 @@ def create(situation: Situation) -> Transition | None:
     return Transition(
         "Pending",
         "Created",
-        f"waiting for the pods of {count_workers(len(desired_workers(situation)))}",
+        f"waiting for the pods of {opening.count_workers(len(desired_workers(situation)))}",
         StatusChange(
             attempt=1,
             start_time=started,
             attempt_start_time=started,
             pod_uids=[],
             pod_restart_counts=[],
-            worker_order=worker_order(situation, desired_workers(situation)),
+            worker_order=opening.worker_order(situation, desired_workers(situation)),
             code_digest=situation.code_digest,
             restart_request=situation.job.restart_request,
         ),
@@ -131,12 +112,12 @@ def reattribute(situation: Situation) -> Transition | None:
 def reopen(situation: Situation) -> Transition | None:
     """Opens the next attempt when the back-off is over and every worker has a living pod."""
     status, failure = situation.status, situation.last_failure
-    if status.phase != "Restarting" or status.resizing or situation.now < (backoff.restart_at(situation) or 0.0):
+    if status.phase != "Restarting" or status.resizing or situation.now < backoff.restart_at(situation):
         return None
     if failure is not None and failure.provisional:
         return _fail_for(_without(situation, failure), failure, _response(situation, failure), at=failure.failed_at)
     workers = next_workers(situation)
-    return open_attempt(situation, workers, "AttemptOpened") if can_open(situation, workers) else None
+    return opening.open_attempt(situation, workers, "AttemptOpened") if can_open(situation, workers) else None
 
 
 def held_since(situation: Situation) -> str | None:
@@ -157,11 +138,13 @@ def advance(situation: Situation) -> Transition:
         # Kubernetes deletes the kubelet's Events after an hour, so these ends are recorded: they must never count.
         ends = {**situation.restart_counts, **situation.stalled_before_attempt}
         change = StatusChange(pod_restart_counts=[ends.get(worker, 0) for worker in situation.workers])
-    are_placed = have_nodes(situation, situation.workers)
+    are_placed = opening.have_nodes(situation, situation.workers)
     if are_placed and not situation.worker_uids and not situation.lacks_domains:
         # From now on, a replaced pod ends the attempt. Until now, the ranks can't all have formed a group.
-        workers = in_rank_order(situation, situation.workers) if is_unordered(situation) else situation.workers
-        change = pods_recorded(situation, workers)
+        workers = situation.workers
+        if opening.is_unordered(situation):
+            workers = opening.in_rank_order(situation, workers)
+        change = opening.pods_recorded(situation, workers)
     if situation.up >= set(situation.workers) and (situation.worker_uids or change):
         message = f"attempt {status.attempt}: all ranks are up"
         return Transition("Running", "AllRanksUp", message, change | NEW_STARTUP)
@@ -197,7 +180,7 @@ def _respond(
         waiting = backoff.outlasting(situation, desired_workers(situation), status.attempt, situation.now + wait)
     replacing = _replacing(situation, cause, waiting, moved_from=cause.node if moving else None)
     going |= frozenset(replacing)
-    left = anew or members_left(situation, going, ready_ranks(situation))
+    left = anew or continuing.members_left(situation, going, continuing.ready_ranks(situation))
     cause = cause.model_copy(update={"not_continued": left if isinstance(left, str) and left else None})
     change = nodes | StatusChange(
         restarts=restarts,
@@ -207,7 +190,7 @@ def _respond(
         startup_start_time=to_text(situation.now + wait) if status.scheduling_backoffs else None,
     )
     if not isinstance(left, str):
-        return opened(situation, left, change | continued(situation, left, going))
+        return continuing.opened(situation, left, going, change)
     message = f"attempt {cause.attempt} ended: {cause.message}" + (f"; {left}" if left else "")
     if situation.unresponsive:
         message += "; its pod is replaced if it doesn't answer"
@@ -220,9 +203,9 @@ def _respond(
         message += f"; {backoff.sentence(waiting)}"
     workers = next_workers(situation, without=going)
     if wait <= 0 and can_open(situation, workers, without=going):
-        message += "".join(f"; {sentence}" for sentence in stand_ins(situation, workers))
-        change |= opening(situation, workers, going)
-        return Transition(opening_phase(situation, workers), "AttemptOpened", message, change)
+        message += "".join(f"; {sentence}" for sentence in opening.stand_ins(situation, workers))
+        change |= opening.status_change(situation, workers, going)
+        return Transition(opening.opening_phase(situation, workers), "AttemptOpened", message, change)
     change |= StatusChange(replacing_pod_uids=list(dict.fromkeys([*situation.status.replacing_pod_uids, *replacing])))
     if wait > 0:
         return Transition("Restarting", "BackOff", f"{message}; the next attempt waits {wait:g} s", change)
@@ -318,7 +301,7 @@ def _is_same_fault(situation: Situation, failure: Failure, cause: Failure) -> bo
     The cause is then a late report of a bystander, or of ranks that had ended in the previous attempt.
     """
     status = situation.status
-    if status.continues is None or failure.attempt != status.attempt - 1 or has_formed(situation):
+    if status.continues is None or failure.attempt != status.attempt - 1 or continuing.has_formed(situation):
         return False
     return known_reason(cause.reason).strength is Strength.PEER or cause.worker in situation.ended_before
 

@@ -44,7 +44,7 @@ HARDWARE = re.compile(
     r"|Input/output error",
     re.IGNORECASE,
 )
-# How a worker ended, by the reason. Some sentences end with its exit code.
+# How a worker ended, by the reason.
 _ENDS: Mapping[str, str] = {
     "OOMKilled": "was killed for memory (OOMKilled)",
     "Hung": "made no progress (Hung)",
@@ -53,11 +53,9 @@ _ENDS: Mapping[str, str] = {
     "LaunchError": "couldn't start its program",
     "PreflightMismatch": "has a different environment than its peers",
     "Stopped": "was stopped from outside",
-}
-_ENDS_WITH_CODE: Mapping[str, str] = {
-    "Signal": "was killed",
-    "AgentLost": "was lost: its agent or container ended",
-    "Diverged": "diverged",
+    "Signal": "was killed{code}",
+    "AgentLost": "was lost: its agent or container ended{code}",
+    "Diverged": "diverged{code}",
 }
 MAX_ERROR_LINES = 3
 MAX_LINE_CHARACTERS = 300
@@ -87,7 +85,29 @@ def failure_of(situation: Situation, report: Report) -> Failure:
         reason = "Stopped"
     else:
         reason = "MasterUnreachable" if report.reason == "MasterUnreachable" else "PeerLost"
-    return _from_report(situation, report, reason)
+    pod = situation.pods.get(report.worker)
+    name = pod.name if pod is not None else situation.pod_name(report.worker)
+    node = (pod.node if pod is not None else None) or report.node or None
+    details = [f"rank {report.rank}"] if report.rank is not None else []
+    details += [f"pod {name}", *([f"node {node}"] if node else [])]
+    lines = _last_lines(report.error.splitlines())
+    keeps_output = situation.settings.keep_logs and situation.spec.run_policy.keep_logs
+    if not keeps_output and reason not in _WITHOUT_OUTPUT:
+        # If output isn't kept, only the words that show a failure of the machine are used.
+        found = HARDWARE.search(lines)
+        lines = found[0] if found else ""
+    ended = _how_it_ended(report, reason) + (f": {lines}" if lines else "")
+    return Failure(
+        attempt=report.attempt,
+        reason=reason,
+        message=f"worker {report.worker} ({', '.join(details)}) {ended}",
+        worker=report.worker,
+        rank=report.rank,
+        pod=name,
+        node=node,
+        exit_code=report.exit_code,
+        failed_at=to_text(situation.now),
+    )
 
 
 def _reports_of(situation: Situation, attempt: int) -> Mapping[int, Report]:
@@ -119,7 +139,7 @@ def _lost_worker(situation: Situation, attempt: int, reports: Mapping[int, Repor
         if pod is None or pod.uid != uid:
             gone = situation.observed.gone.get(uid)
             if gone is not None:
-                return _lost(situation, attempt, gone, _loss_reason(replace(gone, deleting=True)) or "PodDeleted")
+                return lost(situation, attempt, gone, _loss_reason(replace(gone, deleting=True)) or "PodDeleted")
             name = pod.name if pod is not None else situation.pod_name(worker)
             return Failure(
                 attempt=attempt,
@@ -131,15 +151,16 @@ def _lost_worker(situation: Situation, attempt: int, reports: Mapping[int, Repor
             )
         reason = _loss_reason(pod)
         if reason is not None:
-            return _lost(situation, attempt, pod, reason)
+            return lost(situation, attempt, pod, reason)
     return None
 
 
-def _lost(situation: Situation, attempt: int, pod: PodView, reason: str) -> Failure:
+def lost(situation: Situation, attempt: int, pod: PodView, reason: str, message: str = "") -> Failure:
+    """Returns the failure of an attempt whose pod is lost."""
     return Failure(
         attempt=attempt,
         reason=reason,
-        message=_loss_message(pod, reason),
+        message=message or _loss_message(pod, reason),
         worker=pod.worker,
         pod=pod.name,
         node=pod.node,
@@ -167,39 +188,13 @@ def _loss_message(pod: PodView, reason: str) -> str:
     return f"pod {pod.name} of worker {pod.worker}{where} {verbs.get(reason, 'was deleted')}{because}"
 
 
-def _from_report(situation: Situation, report: Report, reason: str) -> Failure:
-    pod = situation.pods.get(report.worker)
-    name = pod.name if pod is not None else situation.pod_name(report.worker)
-    node = (pod.node if pod is not None else None) or report.node or None
-    details = [f"rank {report.rank}"] if report.rank is not None else []
-    details += [f"pod {name}", *([f"node {node}"] if node else [])]
-    lines = _last_lines(report.error.splitlines())
-    keeps_output = situation.settings.keep_logs and situation.spec.run_policy.keep_logs
-    if not keeps_output and reason not in _WITHOUT_OUTPUT:
-        # If output isn't kept, only the words that show a failure of the machine are used.
-        found = HARDWARE.search(lines)
-        lines = found[0] if found else ""
-    ended = _how_it_ended(report, reason) + (f": {lines}" if lines else "")
-    return Failure(
-        attempt=report.attempt,
-        reason=reason,
-        message=f"worker {report.worker} ({', '.join(details)}) {ended}",
-        worker=report.worker,
-        rank=report.rank,
-        pod=name,
-        node=node,
-        exit_code=report.exit_code,
-        failed_at=to_text(situation.now),
-    )
-
-
 def _how_it_ended(report: Report, reason: str) -> str:
     if reason == "Signal" and report.signal is not None:
         return f"was killed by signal {report.signal}"
     if reason == "AgentLost" and report.exit_code is None:
         return "was lost: its agent doesn't answer"
     code = "" if report.exit_code is None else f" with exit code {report.exit_code}"
-    return _ENDS.get(reason) or _ENDS_WITH_CODE.get(reason, "ended") + code
+    return _ENDS.get(reason, "ended{code}").format(code=code)
 
 
 def _last_lines(lines: Iterable[str]) -> str:

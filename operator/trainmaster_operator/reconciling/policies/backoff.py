@@ -131,7 +131,7 @@ def replace(situation: Situation) -> Transition | None:
         ended, workers = status.attempt - 1, situation.workers
     else:
         return None
-    found = outlasting(situation, workers, ended, restart_at(situation) or 0.0)
+    found = outlasting(situation, workers, ended, restart_at(situation))
     late = [pod for pod in found if pod.uid not in status.replacing_pod_uids]
     if not late:
         return None
@@ -160,14 +160,12 @@ NODE_MONITOR_SECONDS = 60.0
 LONGEST_OTHER_WAIT = 600.0
 
 
-def restart_at(situation: Situation) -> float | None:
-    """Returns when a waiting restart may begin. A clock that was set back doesn't lengthen the wait."""
+def restart_at(situation: Situation) -> float:
+    """Returns when a waiting restart may begin, or 0. A clock that was set back doesn't lengthen the wait."""
     failure = situation.last_failure
     if failure is not None and failure.provisional:
         return situation.after(failure.failed_at, settling_seconds(situation, failure.attempt))
-    at = to_seconds(situation.status.next_attempt_time)
-    if at is None:
-        return None
+    at = to_seconds(situation.status.next_attempt_time) or 0.0
     waits = (SETTLE_SECONDS, PAUSE_AFTER_SHORT_LIFE, LONGEST_OTHER_WAIT, float(rank_grace_seconds(situation.spec)))
     longest = max(situation.spec.failure_policy.backoff.max_seconds, *waits)
     return at if at - situation.now <= longest else situation.now
@@ -175,9 +173,7 @@ def restart_at(situation: Situation) -> float | None:
 
 def settling_seconds(situation: Situation, attempt: int) -> float:
     """Returns the seconds to wait for the cause before a bystander's report ends the job."""
-    if not silent(situation, attempt):
-        return SETTLE_SECONDS
-    return NODE_MONITOR_SECONDS + situation.spec.failure_policy.nodes.lost_after_seconds
+    return NODE_MONITOR_SECONDS + situation.lost_after if silent(situation, attempt) else SETTLE_SECONDS
 
 
 def silent(situation: Situation, attempt: int) -> list[int]:

@@ -16,7 +16,7 @@ from trainmaster_operator.reconciling.observed.lineup import continued_workers, 
 from trainmaster_operator.reconciling.observed.members import Members
 from trainmaster_operator.reconciling.observed.situation import Situation
 from trainmaster_operator.reconciling.policies.opening import worker_order
-from trainmaster_operator.reconciling.transition import StatusChange, Transition
+from trainmaster_operator.reconciling.transition import NO_CHANGE, StatusChange, Transition
 
 
 def members_left(
@@ -62,8 +62,7 @@ def lost_ranks(situation: Situation, going: frozenset[str] = frozenset()) -> fro
     return frozenset(lost)
 
 
-def continued(situation: Situation, members: Members, going: frozenset[str] = frozenset()) -> StatusChange:
-    """Returns the change that opens the next attempt with these members."""
+def _change(situation: Situation, members: Members, going: frozenset[str]) -> StatusChange:
     status = situation.status
     pods = {worker: situation.pods.get(worker) for worker in members.ranks}
     # The pod of a worker that was just lost stays recorded, because its cause may still appear.
@@ -89,12 +88,14 @@ def continued(situation: Situation, members: Members, going: frozenset[str] = fr
     )
 
 
-def opened(situation: Situation, members: Members, change: StatusChange) -> Transition:
-    """Returns the transition to a continued attempt."""
+def opened(
+    situation: Situation, members: Members, going: frozenset[str] = frozenset(), more: StatusChange = NO_CHANGE
+) -> Transition:
+    """Returns the transition to a continued attempt with these members."""
     left_out = {*situation.workers} - {*desired_workers(situation)}
     missing = {worker: "is starting" for worker in members.incomplete if worker not in left_out}
     message = training(situation, members, missing, attempt=situation.status.attempt + 1)
-    return Transition("Running", "Continued", message, change)
+    return Transition("Running", "Continued", message, more | _change(situation, members, going))
 
 
 def training(situation: Situation, members: Members, missing: Mapping[int, str], attempt: int) -> str:

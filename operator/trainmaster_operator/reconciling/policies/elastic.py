@@ -35,7 +35,7 @@ def reopen_resized(situation: Situation) -> Transition | None:
     """Opens the next attempt with the available workers when the ranks have stopped or their grace period is over."""
     if situation.status.phase != "Restarting" or not situation.status.resizing:
         return None
-    waiting = situation.now < (restart_at(situation) or 0.0)
+    waiting = situation.now < restart_at(situation)
     if (waiting and not has_stopped(situation)) or alone_until(situation) is not None:
         return None
     able = scheduled_workers(situation)
@@ -52,7 +52,7 @@ def shrink(situation: Situation) -> Transition | None:
     able = scheduled_workers(situation)
     if situation.running and set(able) == set(situation.workers):
         return None
-    due = max(shrink_at(situation), restart_at(situation) or 0.0)
+    due = max(shrink_at(situation), restart_at(situation))
     if situation.now < due or not is_enough(situation, able):
         return None
     return open_attempt(situation, able, "Shrunk", NEW_STARTUP)
@@ -60,7 +60,7 @@ def shrink(situation: Situation) -> Transition | None:
 
 def shrink_at(situation: Situation) -> float:
     """Returns when a missing worker is left out, which is never later than the time at which the job would fail."""
-    due = situation.after(held_since(situation), situation.spec.failure_policy.nodes.lost_after_seconds)
+    due = situation.after(held_since(situation), situation.lost_after)
     fails = startup.due_at(situation)
     return due if fails is None else min(due, fails)
 

@@ -16,17 +16,10 @@ from trainmaster_operator.api.v1alpha1 import Failure
 from trainmaster_operator.reconciling.observed.lineup import can_open, continued_workers, desired_workers, next_workers
 from trainmaster_operator.reconciling.observed.situation import Situation
 from trainmaster_operator.reconciling.observed.snapshot import is_unresponsive_report
+from trainmaster_operator.reconciling.policies import continuing
 from trainmaster_operator.reconciling.policies.attempts import end_attempt
 from trainmaster_operator.reconciling.policies.attribution import cause_of, failure_of
 from trainmaster_operator.reconciling.policies.backoff import PAUSE_AFTER_SHORT_LIFE, delay
-from trainmaster_operator.reconciling.policies.continuing import (
-    continued,
-    has_formed,
-    members_left,
-    opened,
-    ready_ranks,
-    training,
-)
 from trainmaster_operator.reconciling.policies.failure_rules import choose_response
 from trainmaster_operator.reconciling.policies.opening import open_attempt
 from trainmaster_operator.reconciling.policies.spares import JOINED_WITHIN
@@ -52,8 +45,8 @@ def leave_out(situation: Situation) -> Transition | None:
         return None
     wanted = desired_workers(situation)
     going = frozenset(uid for worker, uid in situation.worker_uids.items() if worker not in wanted)
-    members = members_left(situation, going) if going else ""
-    return None if isinstance(members, str) else opened(situation, members, continued(situation, members))
+    members = continuing.members_left(situation, going) if going else ""
+    return None if isinstance(members, str) else continuing.opened(situation, members)
 
 
 def fall_back(situation: Situation) -> Transition | None:
@@ -73,21 +66,23 @@ def falls_back_at(situation: Situation) -> float | None:
     """Returns the deadline for the ranks of a continued attempt to form their group, or None if they have formed it."""
     if situation.status.continues is None or not situation.running or not situation.has_leaders_reports:
         return None
-    return None if has_formed(situation) else situation.after(situation.status.attempt_start_time, FORMED_WITHIN)
+    if continuing.has_formed(situation):
+        return None
+    return situation.after(situation.status.attempt_start_time, FORMED_WITHIN)
 
 
 def join(situation: Situation) -> Transition | None:
     """Opens the next attempt with ranks that are ready to join, or with a spare in an absent worker's place."""
-    if not _lacks_ranks(situation) or situation.finished or not has_formed(situation):
+    if not _lacks_ranks(situation) or situation.finished or not continuing.has_formed(situation):
         return None
-    ready, age = ready_ranks(situation), since(situation.now, situation.status.attempt_start_time)
+    ready, age = continuing.ready_ranks(situation), since(situation.now, situation.status.attempt_start_time)
     if age < RECOVERED_WITHIN and _recovers(situation):
         return None
     stands_in = age >= JOINED_WITHIN and continued_workers(situation, situation.members.absent) != situation.workers
-    members = members_left(situation, ready=ready) if ready or stands_in else ""
+    members = continuing.members_left(situation, ready=ready) if ready or stands_in else ""
     if isinstance(members, str):
         return None
-    transition = opened(situation, members, continued(situation, members))
+    transition = continuing.opened(situation, members)
     if not ready:
         return transition
     before = situation.members.shown(len(desired_workers(situation)))
@@ -107,7 +102,7 @@ def retry(situation: Situation) -> Transition | None:
         hung = _hangs(situation, cause)
         if hung >= HANGS_BEFORE_ALL_START and can_open(situation, next_workers(situation)):
             return end_attempt(situation, cause, anew=f"it hung {hung} times in a row before it could join the others")
-        if not isinstance(members_left(situation), str):
+        if not isinstance(continuing.members_left(situation), str):
             return end_attempt(situation, cause)
     return None
 
@@ -138,7 +133,7 @@ def follow(situation: Situation) -> Transition | None:
         elif worker in desired_workers(situation):
             # The problem's message can change with every try, so only the reason is shown.
             missing[worker] = "is starting" if problem is None else f"doesn't start ({problem.reason})"
-    message = training(situation, situation.members, missing, attempt=situation.status.attempt)
+    message = continuing.training(situation, situation.members, missing, attempt=situation.status.attempt)
     return Transition("Running", "Continued", message)
 
 

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from trainmaster_operator.api.times import since, to_seconds, to_text
 from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES
-from trainmaster_operator.reconciling.observed.situation import Situation, active_seconds, suspended_since
+from trainmaster_operator.reconciling.observed.situation import Situation
 from trainmaster_operator.reconciling.observed.snapshot import Job
 from trainmaster_operator.reconciling.policies.attempts import fail
 from trainmaster_operator.reconciling.policies.continuing import has_formed, was_about_to_join
-from trainmaster_operator.reconciling.transition import NEW_STARTUP, NO_WAIT, StatusChange, Transition
+from trainmaster_operator.reconciling.transition import NEW_STARTUP, NO_WAIT, StatusChange, Transition, condition
 
 
 def active_deadline(situation: Situation) -> Transition | None:
     """Fails a job that was active for too long. Suspended time doesn't count."""
     limit = situation.spec.run_policy.active_deadline_seconds
-    if limit is None or situation.status.phase == "Suspended" or active_seconds(situation) < limit:
+    if limit is None or situation.status.phase == "Suspended" or _active_seconds(situation) < limit:
         return None
     return fail(situation, "DeadlineExceeded", f"the job was active for {limit} s (runPolicy.activeDeadlineSeconds)")
 
@@ -30,7 +30,12 @@ def active_deadline_at(situation: Situation) -> float | None:
     status = situation.status
     if limit is None or status.phase == "Suspended" or status.start_time is None or situation.terminal:
         return None
-    return situation.now + max(limit - active_seconds(situation), 0.0)
+    return situation.now + max(limit - _active_seconds(situation), 0.0)
+
+
+def _active_seconds(situation: Situation) -> float:
+    status = situation.status
+    return max(since(situation.now, status.start_time) - status.suspended_seconds, 0.0)
 
 
 def expires_at(job: Job) -> float | None:
@@ -75,7 +80,9 @@ def resume(situation: Situation) -> Transition | None:
     status = situation.status
     if status.phase != "Suspended" or status.attempt == 0:
         return None
-    suspended = status.suspended_seconds + since(situation.now, suspended_since(status))
+    held = condition(status.conditions, "Suspended")
+    began = held.last_transition_time if held is not None and held.status == "True" else None
+    suspended = status.suspended_seconds + since(situation.now, began)
     return Transition(
         "Restarting",
         "Resumed",

@@ -23,10 +23,10 @@ def open_attempt(
     """Returns the transition that opens the next attempt with these workers."""
     message = f"attempt {situation.status.attempt + 1} opens with {count_workers(len(workers))}"
     message += "".join(f"; {sentence}" for sentence in stand_ins(situation, workers))
-    return Transition(opening_phase(situation, workers), reason, message, opening(situation, workers) | more)
+    return Transition(opening_phase(situation, workers), reason, message, status_change(situation, workers) | more)
 
 
-def opening(situation: Situation, workers: tuple[int, ...], going: frozenset[str] = frozenset()) -> StatusChange:
+def status_change(situation: Situation, workers: tuple[int, ...], going: frozenset[str] = frozenset()) -> StatusChange:
     """Returns the change that opens the next attempt. Pods whose places are taken by spares are then replaced."""
     replaced = situation.leaving | situation.unresponsive | going if situation.has_spares else frozenset[str]()
     left_out = [pod.uid for worker, pod in situation.living.items() if worker not in workers]

@@ -22,26 +22,23 @@ MAX_NODES = 64
 
 def with_failure(situation: Situation, cause: Failure) -> StatusChange:
     """Returns the counts of failures by node after a failure, and the nodes to avoid."""
-    status, limit = situation.status, situation.spec.failure_policy.nodes.quarantine_after
-    if limit == 0 or cause.node is None or not _can_be_the_machine(cause):
-        return NO_CHANGE
-    failures = {**status.node_failures, cause.node: status.node_failures.get(cause.node, 0) + 1}
-    avoided = sorted(node for node, count in failures.items() if count >= limit)
-    most = sorted(failures.items(), key=lambda item: (-item[1], item[0]))[:MAX_NODES]
-    return StatusChange(node_failures=dict(most), avoided_nodes=avoided[:MAX_NODES])
+    return _recount(situation, cause, 1)
 
 
 def without_failure(situation: Situation, failure: Failure) -> StatusChange:
     """Returns the counts and the nodes as they were before a failure, which a stronger cause now replaces."""
-    status, limit = situation.status, situation.spec.failure_policy.nodes.quarantine_after
-    count = status.node_failures.get(failure.node or "", 0)
-    if count == 0 or not _can_be_the_machine(failure):
+    return _recount(situation, failure, -1)
+
+
+def _recount(situation: Situation, failure: Failure, more: int) -> StatusChange:
+    limit = situation.spec.failure_policy.nodes.quarantine_after
+    known, node = situation.status.node_failures, failure.node
+    if limit == 0 or node is None or known.get(node, 0) + more < 0 or not _can_be_the_machine(failure):
         return NO_CHANGE
-    failures = {**status.node_failures, failure.node or "": count - 1}
-    kept = {node: count for node, count in failures.items() if count > 0}
-    return StatusChange(
-        node_failures=kept, avoided_nodes=sorted(node for node, count in kept.items() if count >= limit > 0)
-    )
+    failures = {**known, node: known.get(node, 0) + more}
+    avoided = sorted(node for node, count in failures.items() if count >= limit)[:MAX_NODES]
+    most = sorted(failures.items(), key=lambda item: (-item[1], item[0]))[:MAX_NODES]
+    return StatusChange(node_failures={node: count for node, count in most if count}, avoided_nodes=avoided)
 
 
 def forgive(situation: Situation) -> StatusChange:

@@ -14,13 +14,7 @@ from collections.abc import Iterator
 
 from trainmaster_operator.reconciling.actions.children import scaled_to_zero, workload_manifest
 from trainmaster_operator.reconciling.decision import Action, Apply, DeleteChild, ReportWorkload, WorkloadCondition
-from trainmaster_operator.reconciling.observed.gangs import (
-    WORKLOAD_KIND,
-    admission,
-    is_as_asked,
-    missing_flavors,
-    workload_child,
-)
+from trainmaster_operator.reconciling.observed import gangs
 from trainmaster_operator.reconciling.observed.situation import Situation
 from trainmaster_operator.reconciling.observed.snapshot import ChildView, WorkloadView
 from trainmaster_operator.reconciling.transition import NO_WAIT, StatusChange, Transition
@@ -36,12 +30,12 @@ def queued(situation: Situation) -> Transition | None:
     """Holds the job while Kueue hasn't admitted it."""
     if scheduler_of(situation.spec) != "kueue" or situation.job.spec is None:
         return None
-    workload = admission(situation.job, situation.job.spec, situation.observed)
+    workload = gangs.admission(situation.job, situation.job.spec, situation.observed)
     started = situation.status.attempt > 0 and situation.status.phase != "Suspended"
-    if workload is not None and (started or not missing_flavors(workload, situation.observed)):
+    if workload is not None and (started or not gangs.missing_flavors(workload, situation.observed)):
         return None
-    is_seen = workload_child(situation.job, situation.observed) is not None
-    if workload is None and started and not is_seen and WORKLOAD_KIND not in situation.observed.listed:
+    is_seen = gangs.workload_child(situation.job, situation.observed) is not None
+    if workload is None and started and not is_seen and gangs.WORKLOAD_KIND not in situation.observed.listed:
         # Workloads haven't been listed, or can't be. That is no reason to stop training.
         return None
     change = NO_WAIT | StatusChange(replacing_pod_uids=[])
@@ -53,11 +47,10 @@ def workload_actions(situation: Situation) -> Iterator[Action]:
     asked = situation.job.spec
     if scheduler_of(situation.spec) != "kueue" or asked is None:
         return
-    child = workload_child(situation.job, situation.observed)
+    child = gangs.workload_child(situation.job, situation.observed)
     gone = not situation.observed.pods
     if child is None:
-        wanted = not situation.terminal and not situation.spec.run_policy.suspend
-        if wanted and not _lacks_priority(situation):
+        if not situation.terminal and not situation.spec.run_policy.suspend:
             yield from _made(situation)
         return
     workload = child.workload
@@ -68,7 +61,7 @@ def workload_actions(situation: Situation) -> Iterator[Action]:
             phase = situation.status.phase or ""
             yield _report(child, WorkloadCondition("Finished", True, phase, f"the job has {phase.lower()}"))
         return
-    if situation.spec.run_policy.suspend or not is_as_asked(situation.job, asked, workload):
+    if situation.spec.run_policy.suspend or not gangs.is_as_asked(situation.job, asked, workload):
         # A deactivated Workload isn't replaced, because the new one would be active. Only a user or Kueue may
         # activate it.
         if gone and workload.active:
@@ -84,8 +77,7 @@ def workload_actions(situation: Situation) -> Iterator[Action]:
     if not workload.active:
         return
     if not workload.reserved:
-        if not _lacks_priority(situation):
-            yield from _made(situation, child.rendered_hash)
+        yield from _made(situation, child.rendered_hash)
         return
     ready = _are_ready(situation)
     if ready and workload.pods_ready is not True:
@@ -95,6 +87,10 @@ def workload_actions(situation: Situation) -> Iterator[Action]:
 
 
 def _made(situation: Situation, present_hash: str | None = None) -> Iterator[Apply]:
+    priority = situation.spec.scheduling.priority_class_name
+    if priority is not None and priority not in situation.observed.priorities:
+        # The class hasn't been read yet.
+        return
     manifest = workload_manifest(situation)
     if manifest is not None and manifest.rendered_hash != present_hash:
         yield Apply(manifest.body)
@@ -111,23 +107,17 @@ def _are_ready(situation: Situation) -> bool:
     return bool(pods) and all(pod is not None and pod.ready for pod in pods)
 
 
-def _lacks_priority(situation: Situation) -> bool:
-    name = situation.spec.scheduling.priority_class_name
-    return name is not None and name not in situation.observed.priorities
-
-
 def _why(situation: Situation, workload: WorkloadView | None) -> str:
     queue = situation.spec.scheduling.queue
     if workload is not None:
-        missing = ", ".join(missing_flavors(workload, situation.observed))
+        missing = ", ".join(gangs.missing_flavors(workload, situation.observed))
         return f"admitted; waiting to read the ResourceFlavors {missing}"
-    child = workload_child(situation.job, situation.observed)
+    child = gangs.workload_child(situation.job, situation.observed)
     known = (child.workload if child is not None else None) or WorkloadView()
-    if known.evicted and not known.active:
-        return f"its Workload is deactivated (spec.active is false): {known.message}"
+    if not known.active:
+        why = f": {known.message}" if known.evicted else ""
+        return f"its Workload is deactivated (spec.active is false){why}"
     if known.evicted:
         return f"evicted by Kueue ({known.evicted}): {known.message}"
-    if not known.active:
-        return "its Workload is deactivated (spec.active is false)"
     waits = f": {known.message}" if known.message else ""
     return f"waiting for its turn in the queue {queue} of Kueue{waits}"

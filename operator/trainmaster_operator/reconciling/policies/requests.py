@@ -48,7 +48,7 @@ def end_back_off(situation: Situation) -> Transition | None:
     if situation.status.phase != "Restarting" or situation.stops_as_planned or situation.is_cause_open:
         return None
     asked = _asked(situation)
-    if asked is None or situation.now >= (restart_at(situation) or 0.0):
+    if asked is None or situation.now >= restart_at(situation):
         return None
     reason, why = asked
     message = f"{why}; the next attempt opens at once"

@@ -63,7 +63,7 @@ def retry(situation: Situation) -> Transition | None:
     """Requests all pods again when the wait is over."""
     if not situation.status.scheduling_backoff:
         return None
-    if situation.now < (restart_at(situation) or 0.0):
+    if situation.now < restart_at(situation):
         message = "waiting without pods before requesting nodes again"
         return Transition("Restarting", "SchedulingBackoff", message)
     change = StatusChange(scheduling_backoff=None)

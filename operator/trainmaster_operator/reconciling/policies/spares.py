@@ -7,11 +7,10 @@ run. Then the node or its network has failed, and Kubernetes needs a minute and 
 
 from __future__ import annotations
 
-from trainmaster_operator.api.times import to_text
-from trainmaster_operator.api.v1alpha1 import Failure
 from trainmaster_operator.reconciling.observed.lineup import can_open, desired_workers, next_workers
 from trainmaster_operator.reconciling.observed.situation import Situation
 from trainmaster_operator.reconciling.policies.attempts import end_attempt, held_since
+from trainmaster_operator.reconciling.policies.attribution import lost
 from trainmaster_operator.reconciling.policies.backoff import restart_at
 from trainmaster_operator.reconciling.policies.opening import open_attempt
 from trainmaster_operator.reconciling.transition import Transition
@@ -54,22 +53,16 @@ def _for_silent(situation: Situation) -> Transition | None:
     if not silent or not can_open(situation, workers, without=uids):
         return None
     pod, attempt = silent[0], situation.status.attempt
-    cause = Failure(
-        attempt=attempt,
-        reason="NodeLost",
-        message=f"pod {pod.name} of worker {pod.worker} on node {pod.node} doesn't answer: its agent hasn't joined "
-        f"attempt {attempt}, and Kubernetes doesn't report its end",
-        worker=pod.worker,
-        pod=pod.name,
-        node=pod.node,
-        failed_at=to_text(situation.now),
+    message = (
+        f"pod {pod.name} of worker {pod.worker} on node {pod.node} doesn't answer: its agent hasn't joined "
+        f"attempt {attempt}, and Kubernetes doesn't report its end"
     )
-    return end_attempt(situation, cause, going=uids)
+    return end_attempt(situation, lost(situation, attempt, pod, "NodeLost", message), going=uids)
 
 
 def _for_nowhere(situation: Situation) -> Transition | None:
     """Opens the next attempt without workers whose pods have lacked a node for too long."""
-    if situation.now < max(_given_up_at(situation), restart_at(situation) or 0.0):
+    if situation.now < max(_given_up_at(situation), restart_at(situation)):
         return None
     desired = desired_workers(situation)
     nowhere = frozenset(pod.uid for worker, pod in situation.living.items() if worker in desired and pod.node is None)
@@ -80,4 +73,4 @@ def _for_nowhere(situation: Situation) -> Transition | None:
 
 
 def _given_up_at(situation: Situation) -> float:
-    return situation.after(held_since(situation), situation.spec.failure_policy.nodes.lost_after_seconds)
+    return situation.after(held_since(situation), situation.lost_after)

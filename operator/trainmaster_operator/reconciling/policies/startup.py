@@ -2,6 +2,7 @@
 
 No job may hold GPUs forever. If some ranks aren't up `startupSeconds` after their attempt was opened, the job fails
 with the gravest problem. Problems that waiting can't solve (an invalid image name, a missing program) end it at once.
+For a gang, this time begins when its pods have nodes, and only `gang.timeoutSeconds` limits the wait before that.
 
 A job that gives up its nodes (`scheduling_backoff`) and requests them again is still starting, so `startupSeconds`
 keeps running. Until all pods have nodes again, the last problem is still reported.
@@ -14,7 +15,6 @@ from dataclasses import dataclass
 
 from trainmaster_operator.api.printable import listed
 from trainmaster_operator.api.times import to_seconds
-from trainmaster_operator.reconciling.observed.gangs import scheduled_at, waits_for_nodes
 from trainmaster_operator.reconciling.observed.lineup import next_workers
 from trainmaster_operator.reconciling.observed.situation import Situation
 from trainmaster_operator.reconciling.observed.snapshot import START_FAILURES, ContainerView, PodView, RefusedWrite
@@ -71,25 +71,26 @@ def deadline(situation: Situation) -> Transition | None:
     due = due_at(situation)
     if due is None or situation.now < due:
         return None
-    limit = f"not all ranks were up within {situation.spec.failure_policy.startup_seconds:g} s (startupSeconds)"
-    gang = situation.spec.scheduling.gang
-    if gang is not None and waits_for_nodes(situation):
-        limit = f"the gang had no nodes within {gang.timeout_seconds} s (scheduling.gang.timeoutSeconds)"
     problem = gravest_problem(situation) or StartProblem("StartupDeadlineExceeded", _missing(situation))
-    return fail(situation, problem.reason, f"{limit}: {problem.message}")
+    return fail(situation, problem.reason, f"{_limit(situation)[1]}: {problem.message}")
 
 
 def due_at(situation: Situation) -> float | None:
     """Returns when the job fails if its ranks aren't up by then, or None."""
     if not situation.starting:
         return None
-    began = began_at(situation)
-    if began is None:
-        return None
-    gang = situation.spec.scheduling.gang
-    if gang is not None and waits_for_nodes(situation):
-        return None if gang.timeout_seconds is None else began + gang.timeout_seconds
-    return began + situation.spec.failure_policy.startup_seconds
+    began, (seconds, _) = began_at(situation), _limit(situation)
+    return None if began is None or seconds is None else began + seconds
+
+
+def _limit(situation: Situation) -> tuple[float | None, str]:
+    """Returns the seconds that the startup may take, and the message when they are over."""
+    gang, is_delayed = situation.spec.scheduling.gang, bool(situation.observed.refused_writes)
+    if gang is not None and not is_delayed and not any(pod.node is not None for pod in situation.living.values()):
+        seconds = gang.timeout_seconds
+        return seconds, f"the gang had no nodes within {seconds} s (scheduling.gang.timeoutSeconds)"
+    limit = situation.spec.failure_policy.startup_seconds
+    return limit, f"not all ranks were up within {limit:g} s (startupSeconds)"
 
 
 def began_at(situation: Situation) -> float | None:
@@ -99,7 +100,10 @@ def began_at(situation: Situation) -> float | None:
     if before_backoffs is not None:
         return before_backoffs
     times = [to_seconds(text) for text in (status.attempt_start_time, status.next_attempt_time, held_since(situation))]
-    return max((moment for moment in (*times, scheduled_at(situation)) if moment is not None), default=None)
+    if situation.spec.scheduling.gang is not None:
+        scheduled = [pod.scheduled_at for worker, pod in situation.living.items() if worker in situation.workers]
+        times += [at for at in scheduled if at is not None and at <= situation.now]
+    return max((moment for moment in times if moment is not None), default=None)
 
 
 def gravest_problem(situation: Situation) -> StartProblem | None:
@@ -136,9 +140,8 @@ def is_quota(problem: RefusedWrite) -> bool:
 
 def _children(situation: Situation) -> Iterator[StartProblem]:
     for problem in situation.observed.refused_writes:
-        reason = {"NotOurs": "NameTaken", "NotInstalled": "NotInstalled"}.get(problem.reason, "Refused")
-        if is_quota(problem):
-            reason = "QuotaExceeded"
+        known = {"NotOurs": "NameTaken", "NotInstalled": "NotInstalled"}
+        reason = "QuotaExceeded" if is_quota(problem) else known.get(problem.reason, "Refused")
         message = f"{problem.action} was refused ({problem.reason}): {problem.message}"
         yield StartProblem(reason, message, is_unrecoverable=_can_never_be_made(situation, problem))
 
@@ -207,7 +210,7 @@ def _missing(situation: Situation) -> str:
 def _why_absent(situation: Situation, pod: str) -> str:
     """Names the object whose events explain a missing pod: its StatefulSet, if that exists."""
     name = pod.rpartition("-")[0]
-    own = [child for child in situation.observed.children if child.owner_uid == situation.job.uid]
+    own = (child for child in situation.observed.children if child.owner_uid == situation.job.uid)
     if any((child.kind, child.name) == ("StatefulSet", name) for child in own):
         return f"`kubectl describe statefulset {name}` shows why"
     return f"StatefulSet {name} couldn't be created; the operator's log has the reason"

@@ -37,36 +37,30 @@ def _events(old: JobStatus, new: JobStatus, spec: JobSpec | None) -> Iterator[Jo
     elif new.attempt > max(old.attempt, 1):
         yield JobEvent("Normal", "AttemptOpened", f"Attempt {new.attempt} with {_who(new)}")
     running = condition(new.conditions, "Running")
-    if new.scheduling_backoff and not old.scheduling_backoff and running is not None:
-        left = f"The job gives up its pods until {new.next_attempt_time}: {running.message}"
-        yield JobEvent("Warning", "SchedulingBackoff", left)
-    if new.resizing and not old.resizing and running is not None:
-        yield JobEvent("Normal", "Resizing", _sentence(running.message))
-    if new.stopping and not old.stopping and running is not None:
-        yield JobEvent("Normal", running.reason, _sentence(running.message))
-    if (
-        set(new.replacing_pod_uids) - set(old.replacing_pod_uids)
-        and running is not None
-        and running.reason == "ReplacingPods"
-    ):
-        yield JobEvent("Normal", "ReplacingPods", _sentence(running.message))
-    if new.phase == old.phase:
-        yield from _problem(old, new)
-        return
+    if running is not None:
+        if new.scheduling_backoff and not old.scheduling_backoff:
+            left = f"The job gives up its pods until {new.next_attempt_time}: {running.message}"
+            yield JobEvent("Warning", "SchedulingBackoff", left)
+        if new.resizing and not old.resizing:
+            yield JobEvent("Normal", "Resizing", _sentence(running.message))
+        replaced = set(new.replacing_pod_uids) - set(old.replacing_pod_uids)
+        if (new.stopping and not old.stopping) or (replaced and running.reason == "ReplacingPods"):
+            yield JobEvent("Normal", running.reason, _sentence(running.message))
+    if new.phase != old.phase:
+        yield from _phase(new)
+    yield from _problem(old, new)
+
+
+def _phase(new: JobStatus) -> Iterator[JobEvent]:
+    shown = condition(new.conditions, new.phase or "")
     if new.phase == "Running":
         yield JobEvent("Normal", "Running", f"All ranks of attempt {new.attempt} are up")
     elif new.phase == "Suspended":
-        held = condition(new.conditions, "Suspended")
-        if held is not None and held.reason == "Queued":
-            yield JobEvent("Normal", "Queued", _sentence(held.message))
-        else:
-            yield JobEvent("Normal", "Suspended", "The job is suspended")
-    elif new.phase in ("Succeeded", "Failed"):
-        ended = condition(new.conditions, new.phase)
-        message = ended.message if ended is not None else ""
-        reason = ended.reason if ended is not None else new.phase
-        yield JobEvent("Normal" if new.phase == "Succeeded" else "Warning", reason, _sentence(message))
-    yield from _problem(old, new)
+        is_queued = shown is not None and shown.reason == "Queued"
+        message = _sentence(shown.message) if shown is not None and is_queued else "The job is suspended"
+        yield JobEvent("Normal", "Queued" if is_queued else "Suspended", message)
+    elif shown is not None and new.phase in ("Succeeded", "Failed"):
+        yield JobEvent("Normal" if new.phase == "Succeeded" else "Warning", shown.reason, _sentence(shown.message))
 
 
 def _accepted(old: JobStatus, new: JobStatus) -> Iterator[JobEvent]:

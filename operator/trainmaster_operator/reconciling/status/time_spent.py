@@ -38,8 +38,8 @@ LONGEST_WAIT_FOR_THE_CLOCK = 3600.0
 # Maximum work that a failure interrupted, in steps, or in seconds for short steps (reports are a second apart). Time
 # beyond this limit was a stall.
 CUT_STEPS, CUT_SECONDS = 2.0, 3.0
-# Sections and the categories of their time, used if the ranks don't report a counter for the section.
-_SECTIONS = {"checkpoint": "checkpoint", "evaluate": "evaluate", "finish": "finish"}
+# Sections whose time has a category of the same name, used if the ranks don't report a counter for the section.
+_SECTIONS = ("checkpoint", "evaluate", "finish")
 _WAITS = ("data", "checkpoint", "evaluate")
 
 
@@ -202,15 +202,12 @@ def _until_last_report(books: _Books, latest: _Latest | None, stop: int) -> None
         return
     first = latest.first
     reach = min(latest.at, stop)
-    uncounted = _SECTIONS.get(books.section or "")
-    if uncounted is not None and uncounted in latest.waited:
-        uncounted = None
-    if first.step is not None and first.step != books.step:
-        if uncounted is not None and books.step is not None:
-            books.book(uncounted, reach)
+    has_new_step = first.step is not None and first.step != books.step
+    is_uncounted = books.section in _SECTIONS and books.section not in latest.waited
+    if books.section and is_uncounted and books.step is not None and (has_new_step or first.section != books.section):
+        books.book(books.section, reach)
+    if first.step is not None and has_new_step:
         _steps(books, latest, first.step, reach)
-    elif uncounted is not None and books.step is not None and first.section != books.section:
-        books.book(uncounted, reach)
     books.section, books.has_report = first.section, True
 
 
@@ -249,10 +246,10 @@ def _since_the_first_began(first: RankProgress, waits: dict[str, float], steps: 
 
 
 def _cut_off(books: _Books, latest: _Latest | None, stop: int, reason: str) -> None:
-    section = _SECTIONS.get((latest.first.section if latest is not None else books.section) or "")
+    section = latest.first.section if latest is not None else books.section
     if reason == "Hung":
         books.book("stall", stop)
-    elif section is not None:
+    elif section in _SECTIONS:
         books.book(section, stop)
     step_seconds = latest.first.step_seconds if latest is not None else None
     longest = max(CUT_SECONDS, CUT_STEPS * min(step_seconds or 0.0, 1e6))

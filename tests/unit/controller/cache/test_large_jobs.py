@@ -27,7 +27,7 @@ from trainmaster_operator.controller.observability.metrics import OperatorMetric
 from trainmaster_operator.controller.reconciler import Reconciler
 from trainmaster_operator.controller.workqueue import WorkQueue
 from trainmaster_operator.reconciling import decide
-from trainmaster_operator.reconciling.actions.children import RememberedHashes
+from trainmaster_operator.reconciling.actions.children import hashes_of, last_hashes
 from trainmaster_operator.reconciling.decision import Decision
 from trainmaster_operator.reconciling.observed.snapshot import InvalidSpec, Job
 from trainmaster_operator.rendering import Settings
@@ -116,18 +116,18 @@ def test_nothing_holds_the_spec_of_a_job_that_is_gone() -> None:
 
 
 def test_hashes_are_remembered_by_the_very_spec_and_forgotten_with_it() -> None:
-    remembered = RememberedHashes()
     one, other = (JobSpec.model_validate({"command": ["x"], "workers": 1}) for _ in range(2))
     keys: list[Any] = ["first", "second", "third"]
     for key in keys:
-        remembered.put(one, key, (("Service", key, "hash"),))
+        hashes_of(one).append((key, (("Service", key, "hash"),)))
     # The last two: a job's renderings follow each other.
-    assert remembered.get(one, keys[0]) is None
-    assert remembered.get(one, keys[2]) == (("Service", "third", "hash"),)
-    assert remembered.get(other, keys[2]) is None
+    assert [key for key, _ in hashes_of(one)] == keys[1:]
+    assert not hashes_of(other)
+    identity = id(one)
+    assert identity in last_hashes
     del one
     gc.collect()
-    assert len(remembered) == 0
+    assert identity not in last_hashes
 
 
 class World:
