@@ -14,7 +14,7 @@ from rich.text import Text
 from trainmaster.cli.console import columns
 from trainmaster.cli.show import PHASE_STYLES, where_time_went
 from trainmaster.cli.terminal import called, wrapped
-from trainmaster.cli.top_picture import blocks, step_time
+from trainmaster.cli.top import blocks, step_time
 from trainmaster.client import ClientError, TrainingJob
 from trainmaster.client.view import duration, figure, percent, rate, steps_text
 from trainmaster_operator.api.printable import one_line
