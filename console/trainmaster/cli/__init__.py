@@ -5,8 +5,8 @@
 | `main`, `dtj` | the two programs |
 | `commands` | the commands and their list: read its docstring before you add a command |
 | `program` | what all commands share: help, usage errors, options before a command, quick exit |
-| `connection` | `-n` and kubectl's other connection options; tab completion |
-| `arguments`, `durations`, `output` | shared arguments: jobs, ranks, files, times; `-o`, and new files |
+| `connection` | `-n` and kubectl's other connection options; tab completion; durations |
+| `arguments`, `output` | shared arguments: jobs, ranks, files, times; `-o`, and new files |
 | `listing`, `show` | jobs as a table, as objects or watched; the view of one job in a terminal |
 | `live`, `top` | pictures that change; running jobs, read repeatedly and drawn |
 | `history` | a package: the recorded jobs, shown and exported |

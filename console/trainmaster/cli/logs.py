@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from trainmaster.cli.arguments import most_workers, require_attempt, require_index
-from trainmaster.cli.evidence import failure_words
+from trainmaster.cli.evidence import failure_words, named_workers
 from trainmaster.cli.show import job_trouble, pod_trouble
 from trainmaster.cli.terminal import log_line, say, shows_colours
 from trainmaster.client import JobClient, JobNotFound, NotAllowed, TrainingJob, worker_index
@@ -141,11 +141,7 @@ def _missing_message(kept: Mapping[int, KeptLog], selection: Selection) -> str:
     cut = [worker for worker, log in kept.items() if log.cut and not _begins_in(log, selection.attempt)]
     if not cut or selection.tail is not None or selection.since is not None:
         return ""
-    if len(cut) == len(kept) and len(cut) > 1:
-        who = "any worker"
-    else:
-        names = ", ".join(map(str, cut[:MAX_NAMED])) + (", ..." if len(cut) > MAX_NAMED else "")
-        who = f"worker{'' if len(cut) == 1 else 's'} {names}"
+    who = "any worker" if len(cut) == len(kept) > 1 else named_workers(cut)
     return f"The first lines of {who} aren't there: only the ends of logs are kept when the pods go."
 
 
@@ -156,7 +152,6 @@ def _begins_in(log: KeptLog, attempt: int | None) -> bool:
 
 
 def _nothing_message(job: TrainingJob, selection: Selection) -> str:
-    """Returns the message for a log that contains no selected lines."""
     ranks = "" if selection.ranks is None else f" of rank {' or '.join(map(str, sorted(selection.ranks)))}"
     attempt = "" if selection.attempt is None else f" of attempt {selection.attempt}"
     since = "" if selection.since is None else " of that time"
@@ -213,9 +208,7 @@ class Printer:
 
 
 def _timestamp(time: float) -> str:
-    if not time:
-        return ""
-    return datetime.fromtimestamp(time, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z ")
+    return f"{datetime.fromtimestamp(time, UTC).isoformat(timespec='milliseconds')[:-6]}Z " if time else ""
 
 
 def print_failed(reader: LogReader, printer: Callable[[WorkerLine], None]) -> None:
@@ -228,9 +221,9 @@ def print_failed(reader: LogReader, printer: Callable[[WorkerLine], None]) -> No
         evidence = {}
     failure = _failure(job, evidence, selection.attempt)
     if failure is None:
-        if selection.attempt is None:
-            raise JobNotFound(f"Job {job.name} is {job.phase}, and no attempt has failed")
-        raise JobNotFound(f"Job {job.name} is {job.phase}, and no failure of attempt {selection.attempt} is known")
+        number = selection.attempt
+        which = "no attempt has failed" if number is None else f"no failure of attempt {number} is known"
+        raise JobNotFound(f"Job {job.name} is {job.phase}, and {which}")
     attempt = whole(failure.get("attempt")) or 0
     worker, rank = whole(failure.get("worker")), whole(failure.get("rank"))
     say(f"Attempt {attempt} ended with {failure_words(failure)}.", error=True)

@@ -8,11 +8,12 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from statistics import median
-from typing import Any
+from typing import Any, ClassVar
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -23,7 +24,7 @@ from rich.text import Text
 from trainmaster.cli.arguments import none_found
 from trainmaster.cli.events import JobEvent, events_of, owners_of
 from trainmaster.cli.live import View
-from trainmaster.cli.show import PHASE_STYLES, figure_cells, headline, job_cells, job_trouble, pod_table, training
+from trainmaster.cli.show import PHASE_STYLES, figure_cells, headline, job_cells, job_trouble, pod_table
 from trainmaster.client import JobClient, JobNotFound, NotAllowed, RankMetrics, TrainingJob
 from trainmaster.client.view import JobView, figure, percent, rate, view_of
 from trainmaster_operator.api.printable import one_line
@@ -54,8 +55,11 @@ class JobReader:
         ranks: tuple[RankMetrics, ...] = ()
         missing = list(self._forbidden.values())
         if job.phase == "Running" and _PODS not in self._forbidden:
-            ranks, why = self._metrics(job)
-            missing += [why] if why else []
+            with suppress(JobNotFound):
+                found = self._jobs.metrics(job.name)
+                ranks = found.ranks
+                if not ranks and found.silent:
+                    missing.append(f"(without figures of each rank: {next(iter(found.silent.values()))})")
         if (progress := job.status.progress) is not None:
             for value, seen in ((progress.loss, self._losses), (progress.samples_per_second, self._speeds)):
                 if value is not None and (not seen or seen[-1] != value):
@@ -70,16 +74,6 @@ class JobReader:
         except NotAllowed as error:
             self._forbidden[what] = f"(without {what}: {error})"
             return None
-
-    def _metrics(self, job: TrainingJob) -> tuple[tuple[RankMetrics, ...], str]:
-        """Returns each rank's figures, or the reason why there are no figures."""
-        try:
-            found = self._jobs.metrics(job.name)
-        except JobNotFound:
-            return (), ""
-        if not found.ranks and found.silent:
-            return (), f"(without figures of each rank: {next(iter(found.silent.values()))})"
-        return found.ranks, ""
 
 
 def job_views(jobs: JobClient, job: TrainingJob) -> Iterator[View]:
@@ -140,9 +134,7 @@ def histogram(values: Sequence[float], bins: int = BINS) -> list[tuple[float, fl
 def sparkline(values: Sequence[float], width: int) -> str:
     """Draws the newest values as a line of blocks, scaled from the smallest to the largest value."""
     shown = list(values)[-width:]
-    if len(shown) < 2:
-        return ""
-    return blocks(shown, min(shown), max(shown))
+    return blocks(shown, min(shown), max(shown)) if len(shown) > 1 else ""
 
 
 def blocks(values: Sequence[float | None], least: float, most: float) -> str:
@@ -196,7 +188,7 @@ class JobPicture:
             yield Text(UNTIMED if any(each.step for each in self.ranks) else NO_TIME_YET, style="dim")
         if self.pods:
             yield Text()
-            yield pod_table(self.pods[:pods], now, training(self.job))
+            yield pod_table(self.pods[:pods], now, self.job)
             if len(self.pods) > pods:
                 yield Text(f"... and {len(self.pods) - pods} more workers", style="dim")
         if self.events:
@@ -267,24 +259,24 @@ def _bars(ranks: Sequence[RankMetrics], longest: float, slowest: RankMetrics | N
     return table
 
 
+@dataclass(frozen=True)
 class JobsPicture:
     """JobsPicture draws unfinished jobs, one row each. It leaves out columns that don't fit instead of cutting them.
 
     The progress bar is the column without a name.
     """
 
-    _COLUMNS = ("NAME", "PHASE", "WORKERS", "STEP", "", "LOSS", "SAMPLES/S", "ETA", "GOODPUT")
+    jobs: Sequence[TrainingJob]
+    namespaces: bool = False
+    _COLUMNS: ClassVar = ("NAME", "PHASE", "WORKERS", "STEP", "", "LOSS", "SAMPLES/S", "ETA", "GOODPUT")
     # If columns don't fit, the empty ones are left out first, then these in order. The others always stay.
-    _EXPENDABLE = ("", "GOODPUT", "ETA", "SAMPLES/S", "LOSS")
-
-    def __init__(self, jobs: Sequence[TrainingJob], *, namespaces: bool = False) -> None:
-        self._jobs = jobs
-        self._names = [*(["NAMESPACE"] if namespaces else []), *self._COLUMNS]
+    _EXPENDABLE: ClassVar = ("", "GOODPUT", "ETA", "SAMPLES/S", "LOSS")
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        views = [view_of(job.raw) for job in self._jobs]
+        names = [*(["NAMESPACE"] if self.namespaces else []), *self._COLUMNS]
+        views = [view_of(job.raw) for job in self.jobs]
         rows = [{**job_cells(view), "": "█" * BAR_WIDTH if view.share is not None else ""} for view in views]
-        shown = {name: [row[name] for row in rows] for name in self._names}
+        shown = {name: [row[name] for row in rows] for name in names}
         for name in sorted(self._EXPENDABLE, key=lambda name: any(shown[name])):
             if _width(shown) <= options.max_width:
                 break
@@ -302,5 +294,4 @@ class JobsPicture:
 
 
 def _width(columns: Mapping[str, Sequence[str]]) -> int:
-    """Returns the width of a table with these columns and two blanks between them."""
     return sum(max(map(cell_len, [name, *cells])) for name, cells in columns.items()) + 2 * (len(columns) - 1)

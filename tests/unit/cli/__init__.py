@@ -15,14 +15,13 @@
 | `commands/steering` | `test_dtj_suspend`, `test_dtj_wait`, `cluster/test_code` |
 | `commands/submit` | `test_submission`, `test_dtj_push`, `test_dtj_wait`, `cluster/test_code` |
 | `completion` | `test_completion` |
-| `connection` | `test_connection`, `test_program`, `test_completion`, `cluster/test_command_line` |
+| `connection` | `test_connection`, `test_dtj_wait`, `test_program`, `test_completion`, `cluster/test_command_line` |
 | `console` | `test_hostile_text`, `test_dtj_status` |
 | `convert` | `test_convert`, `test_manifests` |
 | `dashboard` | `test_open`, `cluster/test_dashboard_server` |
 | `demo` | `test_demo`, `e2e/test_demo` |
 | `documents` | `test_documents`, `test_manifests` |
 | `dtj` | `test_program`, `test_completion` |
-| `durations` | `test_dtj_wait` |
 | `events` | `test_events` |
 | `evidence` | `test_dtj_evidence`, `test_hostile_text` |
 | `history/page` | `history/test_page`, `history/test_history` |

@@ -47,5 +47,4 @@ KUBECTLS = frozenset({"annotate", "apply", "create", "delete", "describe", "edit
 
 
 def module_of(command: str) -> str:
-    """Returns the name of a command's module."""
     return f"{__name__}.{SHARED.get(command, command.replace('-', '_'))}"

@@ -32,7 +32,7 @@ Rank = Annotated[int | None, typer.Option("--rank", help="Show only this rank, w
 def evidence(
     connection: Connection,
     name: JobName,
-    attempt: Annotated[int | None, typer.Option("--attempt", help="Show only this attempt.", min=1)] = None,
+    attempt: Annotated[int | None, typer.Option(help="Show only this attempt.", min=1)] = None,
     rank: Rank = None,
     output: ObjectOutput = None,
 ) -> None:
@@ -94,31 +94,25 @@ def stacks(
 def logs(
     connection: Connection,
     name: JobName,
-    rank: Annotated[
-        list[int] | None, typer.Option("--rank", help="Show only this rank's lines; can be repeated.", min=0)
-    ] = None,
+    rank: Annotated[list[int] | None, typer.Option(help="Show only this rank's lines; can be repeated.", min=0)] = None,
     worker: Annotated[
-        list[int] | None, typer.Option("--worker", help="Show only this worker's lines; can be repeated.", min=0)
+        list[int] | None, typer.Option(help="Show only this worker's lines; can be repeated.", min=0)
     ] = None,
-    attempt: Annotated[int | None, typer.Option("--attempt", help="Show only this attempt's lines.", min=1)] = None,
+    attempt: Annotated[int | None, typer.Option(help="Show only this attempt's lines.", min=1)] = None,
     previous: Annotated[bool, typer.Option("--previous", "-p", help="Show only the previous attempt's lines.")] = False,
     failed: Annotated[
-        bool,
-        typer.Option("--failed", help="Show only the rank that failed first, in --attempt or the newest failed."),
+        bool, typer.Option("--failed", help="Show only the rank that failed first, in --attempt or the newest failed.")
     ] = False,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Print further lines as they come, until the job has ended.")
     ] = False,
-    tail: Annotated[
-        int | None, typer.Option("--tail", help="Show only this many last lines of each worker.", min=0)
-    ] = None,
+    tail: Annotated[int | None, typer.Option(help="Show only this many last lines of each worker.", min=0)] = None,
     since: Annotated[
         float | None, duration_option("Show only newer lines: seconds, or 30s, 5m, 2h.", "--since")
     ] = None,
     timestamps: Annotated[bool, typer.Option("--timestamps", help="Print the time of each line (UTC).")] = False,
     prefix: Annotated[
-        bool | None,
-        typer.Option("--prefix/--no-prefix", help="Print the worker before every line, or neither rank nor worker."),
+        bool | None, typer.Option(help="Print the worker before every line, or neither rank nor worker.")
     ] = None,
 ) -> None:
     """Print the output of all ranks, merged by time, also after the pods are gone.
@@ -132,9 +126,7 @@ def logs(
     from trainmaster.client.logs import Selection
 
     if previous and attempt is not None:
-        raise typer.BadParameter(
-            "it names an attempt as --attempt does; leave one of them out", param_hint="--previous"
-        )
+        raise typer.BadParameter("names an attempt as --attempt does; leave one of them out", param_hint="--previous")
     if failed and (follow or rank or worker):
         given = "--follow" if follow else "--rank" if rank else "--worker"
         raise typer.BadParameter(f"it shows the log of the rank that failed; leave {given} out", param_hint="--failed")
@@ -158,11 +150,7 @@ def events(
     everywhere: Everywhere = False,
     types: Annotated[
         str | None,
-        typer.Option(
-            "--types",
-            help="Show only events of these types: Normal, Warning.",
-            autocompletion=lambda: list(TYPES),
-        ),
+        typer.Option(help="Show only events of these types: Normal, Warning.", autocompletion=lambda: list(TYPES)),
     ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Print new events as they come; for one job, until it has ended.")
@@ -179,4 +167,4 @@ def events(
             raise typer.BadParameter(f"{each!r} is no type of event; use {' or '.join(TYPES)}", param_hint="--types")
     jobs = connection.client()
     job = None if name is None else find_job(jobs, name)
-    show_events(jobs, job, wanted, all_namespaces=everywhere, watch=watch, output=output)
+    show_events(jobs, job, wanted, everywhere=everywhere, watch=watch, output=output)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainmaster.cli.arguments import JobName, duration_option, find_job
-from trainmaster.cli.connection import Connection, complete_path, connected
+from trainmaster.cli.connection import Connection, connected, path_argument, path_option
 from trainmaster.cli.output import ObjectOutput, object_name, print_value
 from trainmaster.cli.program import Command, Part
 from trainmaster.cli.terminal import called, say
@@ -36,16 +36,9 @@ def submit(
     connection: Connection,
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[FILE | -- COMMAND...]",
-            help="Manifest, or what each worker runs.",
-            show_default=False,
-            autocompletion=complete_path,
-        ),
+        path_argument(metavar="[FILE | -- COMMAND...]", help="Manifest, or what each worker runs.", show_default=False),
     ] = None,
-    filename: Annotated[
-        str | None, typer.Option("--filename", "-f", help="Manifest.", show_default=False, autocompletion=complete_path)
-    ] = None,
+    filename: Annotated[str | None, path_option("--filename", "-f", help="Manifest.")] = None,
     name: Annotated[
         str | None, typer.Option(help="Name of the job; default: the script's name and a few letters.")
     ] = None,
@@ -54,14 +47,10 @@ def submit(
     gpus: Annotated[int | None, typer.Option(help="Accelerators of each worker.")] = None,
     script: Annotated[str | None, typer.Option(help="Python script to run; its arguments follow --.")] = None,
     code: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="Folder of code to upload; the workers start in it.", autocompletion=complete_path
-        ),
+        Path | None, path_option(metavar="DIR", help="Folder of code to upload; the workers start in it.")
     ] = None,
     code_claim: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="PersistentVolumeClaim for code of more than 700 KB."),
+        str | None, typer.Option(metavar="NAME", help="PersistentVolumeClaim for code of more than 700 KB.")
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the job has ended.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the manifest, but send nothing.")] = False,
@@ -115,10 +104,7 @@ def submit(
 def push(
     connection: Connection,
     name: JobName,
-    folder: Annotated[
-        Path,
-        typer.Argument(metavar="DIR", help="Folder of the code.", autocompletion=complete_path),
-    ],
+    folder: Annotated[Path, path_argument(metavar="DIR", help="Folder of the code.")],
     wait: Annotated[bool, typer.Option(help="Wait until the ranks run the new code.")] = True,
     timeout: Annotated[float, duration_option()] = "10m",  # type: ignore[assignment]
 ) -> None:
