@@ -101,7 +101,7 @@ def rank_lines(rank: int, state: Mapping[str, Any], *, whole: bool) -> Iterator[
 
 
 def _worker(worker: int, report: Mapping[str, Any]) -> Iterator[str]:
-    facts = [str(report.get("state", "unknown")), *filter(None, [str(report.get("reason") or "")])]
+    facts = [str(report.get("state", "unknown")), *([str(report["reason"])] if report.get("reason") else [])]
     facts += [f"{name} {report[name]}" for name in ("rank", "pod", "node") if report.get(name) is not None]
     if report.get("exitCode") is not None:
         facts.append(f"exit code {report['exitCode']}")

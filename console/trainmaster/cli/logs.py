@@ -187,7 +187,10 @@ class Printer:
             self._separated = max(self._separated, begins)
         self.printed += 1
         label, text = self._labelled(line, begins)
-        log_line(text, (_timestamp(line.time) if self.timestamps else "") + label)
+        if self.timestamps and line.time:
+            time = datetime.fromtimestamp(line.time, UTC).isoformat(timespec="milliseconds")
+            label = time.replace("+00:00", "Z ") + label
+        log_line(text, label)
 
     def _labelled(self, line: WorkerLine, begins: int | None) -> tuple[str, str]:
         own = "" if begins is not None else line.label
@@ -205,10 +208,6 @@ class Printer:
 
     def _colour(self, text: str, code: int) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if self._coloured and text else text
-
-
-def _timestamp(time: float) -> str:
-    return f"{datetime.fromtimestamp(time, UTC).isoformat(timespec='milliseconds')[:-6]}Z " if time else ""
 
 
 def print_failed(reader: LogReader, printer: Callable[[WorkerLine], None]) -> None:

@@ -43,10 +43,9 @@ def split_words(words: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
     for word in before:
         if word == "-" or word.endswith(_MANIFESTS):
             continue
+        remedy = "give the job's name by --name, and each worker's command after --"
         if word.endswith(".py"):
-            remedy = f"a script is given by --script {word}"
-        else:
-            remedy = "the job's name is given by --name, and what each worker runs stands behind --"
+            remedy = f"give a script by --script {word}"
         raise typer.BadParameter(f"{show(word)} is no manifest (.yaml, .yml or .json); {remedy}", param_hint="FILE")
     if len(before) > 1:
         raise typer.BadParameter(f"one manifest is submitted at a time, not {len(before)}", param_hint="FILE")

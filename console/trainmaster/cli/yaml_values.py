@@ -173,10 +173,11 @@ class Reader:
             self._add(node, path, message)
             return None
         value, _ = self._scalar(node, path)
-        name = key_text(value)
-        if name is None:
+        if value is None:
             self._add(node, path, "null can't be a key; write it in quotes")
-        elif isinstance(value, bool) and node.tag == _PLAIN and node.value.lower() != name:
+            return None
+        name = str(value).lower() if isinstance(value, bool) else str(value)
+        if isinstance(value, bool) and node.tag == _PLAIN and node.value.lower() != name:
             self._add(node, path, f"kubectl reads the key {node.value} as {name}; write it in quotes")
         return name
 
@@ -237,15 +238,6 @@ def tagged_scalar(tag: str, text: str) -> Any:
     if not isinstance(value, _TAGS[name]):
         raise ValueError(f"isn't of the type !!{name}")
     return value
-
-
-def key_text(value: Any) -> str | None:
-    """Returns a mapping's key as text, as in JSON, or None if the value can't be a key."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float):
-        return str(value)
-    return value if isinstance(value, str) else None
 
 
 def yaml_text(documents: Iterable[Any]) -> str:
