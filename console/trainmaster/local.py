@@ -6,6 +6,7 @@ a function or a job's manifest there, and returns the ended job. `configure` add
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import tempfile
@@ -154,7 +155,6 @@ def _install(kubeconfig: Path) -> None:
 
 @contextmanager
 def _operator(kubeconfig: Path, log: Path, further: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Starts the operator as a user would start it."""
     from trainmaster_local.cluster import interrupted_later
 
     command = [sys.executable, "-m", "trainmaster.cli.main", "operator", "run"]
@@ -220,16 +220,16 @@ def _log(jobs: JobClient, name: str, worker: int) -> tuple[str, ...]:
 
 def _ended(cluster: RunningCluster, jobs: JobClient, name: str, timeout: float | None) -> TrainingJob:
     """Waits for the job's end. Raises NotRunning if the operator ends first."""
-    left = timeout
+    left = math.inf if timeout is None else timeout
     while True:
-        seconds = CHECK_SECONDS if left is None else min(left, CHECK_SECONDS)
+        seconds = min(left, CHECK_SECONDS)
         try:
             return jobs.wait(name, timeout=seconds)
         except WaitTimeout as error:
             if cluster.operator.poll() is not None:
                 ended = f"The operator ended with {cluster.operator.returncode}: see {cluster.operator_log}."
                 raise NotRunning(ended) from error
-            left = None if left is None else left - seconds
-            if left is not None and left <= 0:
+            left -= seconds
+            if left <= 0:
                 message = f"timed out after {timeout:g} s: job {name} is still {error.phase}"
                 raise WaitTimeout(message, error.phase) from error

@@ -5,12 +5,12 @@
 | `main`, `dtj` | the two programs |
 | `commands` | the commands and their list: read its docstring before you add a command |
 | `program` | what all commands share: help, usage errors, options before a command, quick exit |
-| `connection` | `-n` and kubectl's other connection options; tab completion |
-| `arguments`, `durations`, `output` | shared arguments: jobs, ranks, files, times; `-o`, and new files |
+| `connection` | `-n` and kubectl's other connection options; tab completion; durations |
+| `arguments`, `output` | shared arguments: jobs, ranks, files, times; `-o`, and new files |
 | `listing`, `show` | jobs as a table, as objects or watched; the view of one job in a terminal |
-| `live`, `top`, `top_picture` | pictures that change; a running job: repeated readings, and its picture |
+| `live`, `top` | pictures that change; running jobs, read repeatedly and drawn |
 | `history` | a package: the recorded jobs, shown and exported |
-| `logs`, `failed_logs` | all ranks' output as one stream; the log of the rank that failed first |
+| `logs` | all ranks' output as one stream, or the log of the rank that failed first |
 | `events`, `evidence` | events of jobs; evidence of failed attempts, and the stacks of running ranks |
 | `why`, `assistant` | the diagnosis in plain text; the MCP server for assistants |
 | `manifests`, `convert` | jobs in files (`validate`, `render`, `init`); conversion of other operators' jobs |

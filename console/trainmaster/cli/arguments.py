@@ -10,26 +10,29 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from trainmaster.cli.connection import Connection, beginning, complete_path
-from trainmaster.cli.durations import seconds
+from trainmaster.cli.connection import Connection, completions, path_argument, seconds
 from trainmaster.cli.terminal import called
 
 if TYPE_CHECKING:
     from trainmaster.client import JobClient, TrainingJob
 
 
-def complete_job(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Returns the names of jobs for tab completion, or none if no cluster answers."""
-    return beginning(lambda: (job.name for job in Connection.of(ctx).client().list()), incomplete)
+def complete_job(ctx: typer.Context) -> list[str]:
+    return completions(lambda: (job.name for job in Connection.of(ctx).client().list()))
 
 
-def plain_name(value: str | None) -> str | None:
-    """Returns a job's name. Accepts kubectl's dtj/NAME in any case. Raises BadParameter."""
+def plain_name(value: Any) -> Any:
+    """Returns a job's name, or the distinct names of several. Accepts kubectl's dtj/NAME in any case.
+
+    Raises BadParameter.
+    """
     from trainmaster.client import InvalidRequest, require_name
     from trainmaster_operator.api.v1alpha1 import GROUP, PLURAL, SHORT_NAME, SINGULAR
 
     if value is None:
         return None
+    if not isinstance(value, str):
+        return list(dict.fromkeys(map(plain_name, value)))
     kind, slash, name = value.rpartition("/")
     known = (SHORT_NAME, SINGULAR, PLURAL, f"{SINGULAR}.{GROUP}", f"{PLURAL}.{GROUP}")
     plain = name if slash and kind.lower() in known else value
@@ -40,35 +43,21 @@ def plain_name(value: str | None) -> str | None:
     return plain
 
 
-def plain_names(values: list[str]) -> list[str]:
-    """Returns the distinct names of several jobs. Raises BadParameter."""
-    return list(dict.fromkeys(plain for value in values if (plain := plain_name(value)) is not None))
-
-
-def name_argument(
-    help: str, *, complete: Callable[..., list[str]] = complete_job, parse: Callable[..., object] = plain_name
-) -> Any:
-    """Returns the argument for a job's name, which may have a default."""
-    return typer.Argument(metavar="NAME", help=help, autocompletion=complete, callback=parse, show_default=False)
+def name_argument(help: str, complete: Callable[..., list[str]] = complete_job) -> Any:
+    """Returns the argument for a job's name, which may have a default, or for several names."""
+    return typer.Argument(metavar="NAME", help=help, autocompletion=complete, callback=plain_name, show_default=False)
 
 
 def duration_option(help: str = "Wait at most this long: seconds, or 30s, 5m.", flag: str = "--timeout") -> Any:
-    """Returns an option with a duration as its value."""
     return typer.Option(flag, help=help, parser=seconds, metavar="<time>")
 
 
 JobName = Annotated[str, name_argument("Name of the job.")]
-JobNames = Annotated[list[str], name_argument("Names of the jobs.", parse=plain_names)]
+JobNames = Annotated[list[str], name_argument("Names of the jobs.")]
 Timeout = Annotated[float | None, duration_option()]
 Everywhere = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Show all namespaces.")]
-Files = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="FILE",
-        help="YAML or JSON files with one or more documents, or folders; - is stdin.",
-        autocompletion=complete_path,
-    ),
-]
+_FILES = "YAML or JSON files with one or more documents, or folders; - is stdin."
+Files = Annotated[list[str], path_argument(metavar="FILE", help=_FILES)]
 
 
 def require_one(name: str | None, everywhere: bool) -> None:
@@ -78,7 +67,6 @@ def require_one(name: str | None, everywhere: bool) -> None:
 
 
 def none_found(jobs: JobClient, everywhere: bool, beside: str = "", kind: str = "jobs") -> str:
-    """Returns the message for an empty list."""
     return f"No {kind} in {'any namespace' if everywhere else f'namespace {jobs.namespace}'}{beside}."
 
 

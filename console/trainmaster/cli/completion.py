@@ -18,7 +18,7 @@ PATHS, NO_PATHS = 0, 4
 
 def main() -> None:
     """Prints the completions. Typer's completion for fish prints the same lines as Cobra's."""
-    from trainmaster.cli.connection import path_completed
+    from trainmaster.cli.connection import completed_paths
     from trainmaster.cli.dtj import app
 
     os.environ["_KUBECTL_DTJ_COMPLETE"] = "complete_fish"
@@ -29,7 +29,7 @@ def main() -> None:
     try:
         app(prog_name="kubectl dtj")
     finally:
-        print(f":{PATHS if path_completed() else NO_PATHS}")
+        print(f":{PATHS if completed_paths else NO_PATHS}")
 
 
 if __name__ == "__main__":

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
 
 import typer
-
-from trainmaster.cli.durations import seconds
 
 if TYPE_CHECKING:
     from trainmaster.client import JobClient
@@ -23,47 +22,70 @@ if TYPE_CHECKING:
 Parameters = ParamSpec("Parameters")
 # Users don't want to wait longer than this for a completion.
 _COMPLETION_LIMIT = "5s"
-_completed_paths: list[str] = []
+# The beginnings of paths that were completed, if the completed value is a path.
+completed_paths: list[str] = []
+_NUMBER = r"\d+(?:\.\d*)?|\.\d+"
+# Each unit in seconds. Unicode has two characters for the prefix micro.
+_UNITS = {"ns": 1e-9, "us": 1e-6, "\u00b5s": 1e-6, "\u03bcs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_PART = re.compile(rf"({_NUMBER})({'|'.join(_UNITS)})", re.ASCII)
+# Go counts nanoseconds in 64 bits.
+_MOST_SECONDS = 2**63 / 1e9
+
+
+def seconds(value: str) -> float:
+    """Parses a duration as kubectl does: 30, 30s, 500ms, 1.5h, 1h30m. Raises BadParameter."""
+    if re.fullmatch(_NUMBER, value, re.ASCII):
+        total = float(value)
+    elif value and not _PART.sub("", value):
+        total = sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(value))
+    else:
+        raise typer.BadParameter(f"{value!r} is no duration; use seconds, or 30s, 5m, 1h30m, 500ms")
+    if total >= _MOST_SECONDS:
+        raise typer.BadParameter(f"{value!r} is too long; use less than 292 years")
+    return total
 
 
 def complete_path(incomplete: str) -> list[str]:
     """Returns no completions, so that the shell completes paths itself."""
-    _completed_paths.append(incomplete)
+    completed_paths.append(incomplete)
     return []
 
 
-def path_completed() -> bool:
-    """Returns whether the completed value is a path."""
-    return bool(_completed_paths)
+def path_option(*flags: str, **more: Any) -> Any:
+    return typer.Option(*flags, autocompletion=complete_path, **more)
 
 
-def beginning(read: Callable[[], Iterable[str]], incomplete: str) -> list[str]:
-    """Returns the names that begin with the text, or an empty list if the names can't be read."""
+def path_argument(**more: Any) -> Any:
+    return typer.Argument(autocompletion=complete_path, **more)
+
+
+def completions(read: Callable[[], Iterable[str]]) -> list[str]:
+    """Returns the names, or an empty list if they can't be read. Typer selects those that begin with the given text."""
     from trainmaster.client import ClientError
     from trainmaster_operator.api.printable import printable
     from trainmaster_operator.kubeconfig import KubeconfigError
 
     try:
-        return [printable(name) for name in read() if name.startswith(incomplete)]
+        return list(map(printable, read()))
     except (ClientError, KubeconfigError, typer.BadParameter):
         return []
 
 
-def _namespaces(ctx: typer.Context, incomplete: str) -> list[str]:
-    return beginning(replace(Connection.of(ctx), namespace=None).namespaces, incomplete)
+def _namespaces(ctx: typer.Context) -> list[str]:
+    return completions(replace(Connection.of(ctx), namespace=None).namespaces)
 
 
 def _in_kubeconfig(kind: str) -> Callable[..., list[str]]:
     """Returns a function that completes the names of the kubeconfig's contexts, clusters or users."""
 
-    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+    def complete(ctx: typer.Context) -> list[str]:
         from trainmaster_operator.kubeconfig.selection import merged_files
 
         def names() -> Iterable[str]:
             merged = merged_files(Connection.of(ctx).kubeconfig)
             return () if merged is None else getattr(merged, kind)
 
-        return beginning(names, incomplete)
+        return completions(names)
 
     return complete
 

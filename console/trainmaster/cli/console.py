@@ -44,7 +44,6 @@ class SafeConsole(Console):
         return super().render_str(printable(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Yields the safe segments of an object and its parts."""
         for segment in super().render(renderable, options):
             if segment.control:
                 yield segment
@@ -58,20 +57,21 @@ def padded(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def columns(
-    names: Sequence[str], rows: Sequence[Sequence[str]], styles: Mapping[int, Mapping[str, str]] | None = None
+    rows: Sequence[Mapping[str, str]], names: Sequence[str] = (), styles: Mapping[str, Mapping[str, str]] | None = None
 ) -> Text:
-    """Returns a text table like kubectl's. Names are never cut, even if the terminal is narrow.
+    """Returns a text table like kubectl's, with these columns or all. Names are never cut, even in a narrow terminal.
 
-    `styles` maps a column's index to the styles of the column's cells.
+    `styles` maps a column's name to the styles of the column's cells.
     """
-    lines = [list(names), *([one_line(cell) for cell in row] for row in rows)]
+    names = names or list(rows[0])
+    lines = [list(names), *([one_line(row[name]) for name in names] for row in rows)]
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     text = Text(no_wrap=True, overflow="ignore")
     for number, line in enumerate(lines):
         text.append("\n" if number else "")
         filled = max((position for position, cell in enumerate(line) if cell), default=0)
         for position, (cell, width) in enumerate(zip(line, widths, strict=True)):
-            style = (styles or {}).get(position, {}).get(cell, "") if number else ""
+            style = (styles or {}).get(names[position], {}).get(cell, "") if number else ""
             text.append(cell, style)
             if position < filled:
                 text.append(" " * (width - len(cell)) + GAP)

@@ -7,8 +7,9 @@ another operator's job). In a file without our job, another operator's job is a 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from trainmaster.cli.documents import Document, documents_of
@@ -76,17 +77,20 @@ def convert_files(files: Sequence[str], output: str, *, report: bool) -> int:
     """
     sources, wrong = _read(files)
     found = convert([source.value for source in sources])
+    say_report = partial(say, error=not report)
     refused = False
     for conversion in found:
         source = sources[conversion.manifest]
         if conversion.notes is None:
-            refused |= _left(source, report)
+            refused |= _left(source, say_report)
             continue
         for note in conversion.notes:
-            _say(_line(note, sources[note.manifest]), report)
+            say_report(_line(note, sources[note.manifest]))
         refused |= any(note.answer.outcome == "refused" for note in conversion.notes)
         if conversion.documents:
-            _say(_summary(conversion, source), report)
+            counted = Counter(note.answer.outcome for note in conversion.notes)
+            outcomes = ", ".join(f"{counted[outcome]} {outcome}" for outcome in ("kept", "dropped", "refused"))
+            say_report(f"{source.place('')}: {_named(source)}: {outcomes}")
     if not wrong and not any(can_convert(source.value) for source in sources):
         say(f"{', '.join(files)}: there is no PyTorchJob, TrainJob or JobSet in it; give a file with one", error=True)
         return 1
@@ -110,16 +114,19 @@ def _read(files: Sequence[str]) -> tuple[list[_Source], bool]:
 
 
 def objects_of(document: Document) -> Iterator[tuple[str, Any]]:
-    """Yields the document's object, or the objects of the list that it contains, each with its path."""
-    items = items_of(document.value) if isinstance(document.value, Mapping) else None
-    if items is None:
-        yield "", document.value
+    """Yields the document's object, or the objects of a list as `kubectl get -o yaml` prints it, each with its path."""
+    value = document.value
+    kind, items = (value.get("kind"), value.get("items")) if isinstance(value, Mapping) else (None, None)
+    if not (isinstance(kind, str) and kind.endswith("List") and isinstance(items, list)):
+        yield "", value
         return
+    # The items of a list of jobs may omit their type.
+    types = {"apiVersion": value.get("apiVersion"), "kind": KIND} if kind == f"{KIND}List" else {}
     for position, item in enumerate(items):
-        yield f"items[{position}]", item
+        yield f"items[{position}]", {**types, **item} if isinstance(item, Mapping) else item
 
 
-def _left(source: _Source, report: bool) -> bool:
+def _left(source: _Source, say_report: Callable[[str], None]) -> bool:
     """Reports that an object isn't converted, and returns whether it is another operator's job."""
     other, because = other_job(source.value), ""
     if other is not None:
@@ -127,16 +134,11 @@ def _left(source: _Source, report: bool) -> bool:
             ", because convert makes jobs of PyTorchJobs, TrainJobs and JobSets; "
             f"{_MIGRATING}#{other.section} lists its fields' names here"
         )
-    _say(f"{source.place('')}: {_named(source)} stays as it is{because}", report)
+    say_report(f"{source.place('')}: {_named(source)} stays as it is{because}")
     return other is not None
 
 
-def _say(line: str, report: bool) -> None:
-    say(line, error=not report)
-
-
 def _line(note: Note, source: _Source) -> str:
-    """Returns the report's line about a field."""
     if not note.field and note.value is None:
         return f"{source.place('')}: refused: {note.answer.text}"
     field = dotted(note.field)
@@ -145,16 +147,13 @@ def _line(note: Note, source: _Source) -> str:
         given += f": {_shown(note.value)}"
     if note.answer.outcome != "kept":
         return one_line(f"{given}  {note.answer.outcome}: {note.answer.text}")
-    became = ", ".join(
-        name if _is_long(value, note.value) else f"{name}: {_shown(value)}" for name, value in note.became
-    )
+    became = []
+    for name, value in note.became:
+        shown = _shown(value)
+        # A long value that is unchanged is shown only once.
+        became.append(name if value == note.value and len(shown) > _SHOWN_TWICE else f"{name}: {shown}")
     remark = f"  ({note.answer.text})" if note.answer.text else ""
-    return one_line(f"{given}  ->  {became}{remark}")
-
-
-def _is_long(value: Any, given: Any) -> bool:
-    """Returns whether a value is long and unchanged. Such a value is shown only once."""
-    return bool(value == given) and len(_shown(value)) > _SHOWN_TWICE
+    return one_line(f"{given}  ->  {', '.join(became)}{remark}")
 
 
 def _shown(value: Any) -> str:
@@ -165,19 +164,9 @@ def _shown(value: Any) -> str:
 
 
 def _named(source: _Source) -> str:
-    """Returns an object's kind with its name or generateName."""
     metadata = mapping(source.value.get("metadata"))
-    return " ".join(
-        str(each) for each in (source.value.get("kind"), metadata.get("name") or metadata.get("generateName")) if each
-    )
-
-
-def _summary(conversion: Conversion, source: _Source) -> str:
-    counted = Counter(note.answer.outcome for note in conversion.notes or ())
-    return (
-        f"{source.place('')}: {_named(source)}: {counted['kept']} kept, "
-        f"{counted['dropped']} dropped, {counted['refused']} refused"
-    )
+    names = (source.value.get("kind"), metadata.get("name") or metadata.get("generateName"))
+    return " ".join(map(str, filter(None, names)))
 
 
 def _text(found: Sequence[Conversion], sources: Sequence[_Source], output: str) -> str:
@@ -197,10 +186,8 @@ def _heading(conversion: Conversion, sources: Sequence[_Source]) -> str:
     refused = [note for note in conversion.notes or () if note.answer.outcome == "refused"]
     lines = [f"From the {source.value['kind']} in {source.place('')}, by trainmaster convert."]
     if refused:
-        lines.append("What it can't say here:")
-    lines += [
-        f"  {dotted(note.field)}: {note.answer.text}" if note.field else f"  {note.answer.text}" for note in refused
-    ]
+        lines.append("Not converted:")
+    lines += [f"  {dotted(note.field)}{': ' if note.field else ''}{note.answer.text}" for note in refused]
     return "".join(f"# {one_line(line)}\n" for line in lines)
 
 
@@ -209,26 +196,11 @@ def is_job(value: Any) -> bool:
     if not isinstance(value, Mapping):
         return False
     kind, version = value.get("kind"), str(value.get("apiVersion") or "")
-    if kind == KIND or version == GROUP or version.startswith(f"{GROUP}/"):
+    if kind is None and version == "" and "spec" in value:
+        # It may be an incomplete job.
         return True
-    if isinstance(kind, str) and (
-        kind.lower() in (PLURAL, SINGULAR, SHORT_NAME) or nearest(kind, [KIND], VERY_SIMILAR) is not None
-    ):
-        return True
-    # It may be an incomplete job.
-    return kind is None and version == "" and "spec" in value
-
-
-def items_of(value: Mapping[str, Any]) -> list[Any] | None:
-    """Returns the objects in a list as printed by `kubectl get -o yaml`; None for any other object."""
-    kind, items = value.get("kind"), value.get("items")
-    if not (isinstance(kind, str) and kind.endswith("List") and isinstance(items, list)):
-        return None
-    if kind != f"{KIND}List":
-        return items
-    # The items of such a list may omit their type.
-    types = {"apiVersion": value.get("apiVersion"), "kind": KIND}
-    return [{**types, **item} if isinstance(item, Mapping) else item for item in items]
+    is_alike = isinstance(kind, str) and nearest(kind, [KIND], VERY_SIMILAR) is not None
+    return is_alike or str(kind).lower() in (PLURAL, SINGULAR, SHORT_NAME) or version.split("/")[0] == GROUP
 
 
 def mistake_of(value: Any) -> str | None:
@@ -258,6 +230,5 @@ def mistake_of(value: Any) -> str | None:
 
 
 def other_job(value: Mapping[str, Any]) -> OtherJob | None:
-    """Returns the matching kind of another operator's job, or None."""
     kind, version = str(value.get("kind")), str(value.get("apiVersion"))
     return next((job for job in OTHER_JOBS if version.startswith(job.group) and job.kind in ("", kind)), None)

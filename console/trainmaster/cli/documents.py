@@ -127,7 +127,8 @@ def read_documents(source: str) -> list[Document]:
         line, column = before.count(b"\n") + 1, error.start - before.rfind(b"\n")
         name = encoding.upper()[:6].rstrip("-")
         raise UnreadableFile(f"{source}:{line}:{column}: this byte is not {name}; save the file as UTF-8") from error
-    found = list(islice((each for line, piece in _pieces(text) for each in _read(line, piece)), MAX_DOCUMENTS + 1))
+    read = (each for line, piece in _pieces(text) for each in _read(line, piece) if each is not None)
+    found = list(islice(read, MAX_DOCUMENTS + 1))
     if len(found) > MAX_DOCUMENTS:
         raise UnreadableFile(f"{source}: has more than {MAX_DOCUMENTS} documents; split it, or name the jobs' file")
     return found
@@ -147,19 +148,19 @@ def _pieces(text: str) -> Iterator[tuple[int, str]]:
     yield lines, text[begin:]
 
 
-def _read(line: int, piece: str) -> Iterator[Document]:
-    """Yields a piece's documents; JSON may contain several. `line` is the number of lines before the piece."""
+def _read(line: int, piece: str) -> Iterator[Document | None]:
+    """Yields a piece's documents, and None for an empty one. `line` is the number of lines before the piece."""
     if piece.startswith("---"):
         message = "not YAML: kubectl reads nothing behind '---'; begin the document on the next line"
-        yield Document(None, (Mistake(line + 1, 1, message),))
+        yield _unreadable(line + 1, 1, message)
         return
     if piece.lstrip().startswith("%"):
         line += len(piece[: piece.index("%")].split("\n"))
-        yield Document(None, (Mistake(line, 1, "not YAML: kubectl reads no directives (%); remove the line"),))
+        yield _unreadable(line, 1, "not YAML: kubectl reads no directives (%); remove the line")
         return
     objects = _json_objects(piece)
     if objects is None:
-        yield from _composed(piece, line, 0, is_json=False)
+        yield _composed(piece, line, 0, is_json=False)
         return
     at = 0
     for begin, end in objects:
@@ -167,7 +168,7 @@ def _read(line: int, piece: str) -> Iterator[Document]:
         at = begin
         # Tabs may indent JSON but not YAML, so they are replaced. Texts in JSON contain no tabs.
         text = piece[begin:end].replace("\t", " ")
-        yield from _composed(text, line, begin - piece.rfind("\n", 0, begin) - 1, is_json=True)
+        yield _composed(text, line, begin - piece.rfind("\n", 0, begin) - 1, is_json=True)
 
 
 def _json_objects(piece: str) -> list[tuple[int, int]] | None:
@@ -188,8 +189,12 @@ def _json_objects(piece: str) -> list[tuple[int, int]] | None:
     return found or None
 
 
-def _composed(text: str, line: int, column: int, *, is_json: bool) -> Iterator[Document]:
-    """Yields the document in a text, unless it is empty. The text begins after so many lines and columns."""
+def _unreadable(line: int, column: int, message: str) -> Document:
+    return Document(None, (Mistake(line, column, message),))
+
+
+def _composed(text: str, line: int, column: int, *, is_json: bool) -> Document | None:
+    """Returns the document in a text, unless it is empty. The text begins after so many lines and columns."""
 
     def position(index: int) -> tuple[int, int]:
         before = text[:index]
@@ -202,28 +207,25 @@ def _composed(text: str, line: int, column: int, *, is_json: bool) -> Iterator[D
         loader.line, loader.column = line, column
         node = loader.get_single_node()
         if node is None:
-            return
+            return None
         reader = Reader(is_json)
         value = reader.value(node, "")
     except yaml.reader.ReaderError as error:
         message = f"not YAML: the character {chr(int(error.character))!r} can't stand there; remove it"
-        yield Document(None, (Mistake(*position(error.position), message),))
-        return
+        return _unreadable(*position(error.position), message)
     except yaml.MarkedYAMLError as error:
         for lines, message in _FOREIGN_LINES:
-            if (found := lines.search(text)) is not None:
+            if (found := re.search(lines, text)) is not None:
                 at = found.start() + len(found[0]) - len(found[0].lstrip())
-                yield Document(None, (Mistake(*position(at), f"not YAML: {message}"),))
-                return
+                return _unreadable(*position(at), f"not YAML: {message}")
         mark, message = _syntax_message(error, text.split("\n"), line)
-        yield Document(None, (Mistake(*place(mark), f"not YAML: {message}"),))
-        return
+        return _unreadable(*place(mark), f"not YAML: {message}")
     except RecursionError:
         message = f"has too many lists and mappings in each other; use at most {MAX_NESTING}"
-        yield Document(None, (Mistake(*position(len(text) - len(text.lstrip("\n"))), message),))
-        return
-    if value is not None or reader.mistakes:
-        yield Document(value, tuple(reader.mistakes), node, reader.fields)
+        return _unreadable(*position(len(text) - len(text.lstrip("\n"))), message)
+    if value is None and not reader.mistakes:
+        return None
+    return Document(value, tuple(reader.mistakes), node, reader.fields)
 
 
 # PyYAML's messages and ours, which use the patterns' groups.
@@ -256,15 +258,10 @@ _MESSAGES = (
 
 # These mistakes are shown at the opening character, not at the end of the file.
 _NEVER_CLOSED = "never closed"
-
-
 # Lines that can cause a YAML error in a later line.
 _FOREIGN_LINES = (
-    (
-        re.compile(r"^ *(<{7}|={7}|>{7})( .*)?$", re.MULTILINE),
-        "git's marks of a conflict are left in the file; resolve it",
-    ),
-    (re.compile(r"^```.*$", re.MULTILINE), "a fence of Markdown is no YAML; remove the line"),
+    (r"(?m)^ *(<{7}|={7}|>{7})( .*)?$", "git's marks of a conflict are left in the file; resolve it"),
+    (r"(?m)^```.*$", "a fence of Markdown is no YAML; remove the line"),
 )
 _TOKENS = {
     "<scalar>": "a text",

@@ -9,7 +9,7 @@ events of an object become one row with the sum of their counts.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -87,8 +87,7 @@ class JobEvent:
     @property
     def object(self) -> str:
         """Returns the event's object as kubectl writes it (pod/reviews-0). A job's kind is abbreviated."""
-        kind = "dtj" if self.kind == KIND else self.kind.lower()
-        return f"{kind}/{self.name}"
+        return f"{'dtj' if self.kind == KIND else self.kind.lower()}/{self.name}"
 
     @property
     def order(self) -> tuple[datetime, int, str]:
@@ -105,7 +104,6 @@ class JobEvent:
         return last if self.count == 1 else f"{last} (x{self.count} over {first})"
 
     def cells(self, now: datetime) -> list[str]:
-        """Returns the event's cells, by COLUMNS."""
         return [self.namespace, self.seen(now), self.type, self.reason, self.object, self.message]
 
 
@@ -116,8 +114,12 @@ Owners = Mapping[tuple[str, str], TrainingJob]
 def owners_of(jobs: Iterable[TrainingJob]) -> Owners:
     """Returns the owners of all objects of some jobs, which are known by their names even if an object is gone."""
     known = {(job.namespace, job.name): job for job in jobs}
-    sets = {(space, set_name): job for (space, _), job in known.items() for set_name in _set_names(job)}
-    return {**sets, **known}
+    sets: dict[tuple[str, str], TrainingJob] = {}
+    for job in known.values():
+        groups = mappings(mapping(job.raw.get("spec")).get("workerGroups"))
+        names = set_names(job.name, [str(group.get("name")) for group in groups])
+        sets |= {(job.namespace, name): job for name in names}
+    return sets | known
 
 
 def _job_of(event: JobEvent, owners: Owners) -> TrainingJob | None:
@@ -144,24 +146,14 @@ def events_of(raw: Iterable[Mapping[str, Any]], owners: Owners, types: Sequence[
             continue
         key = (event.uid or event.name, event.kind, event.type, event.reason, event.message)
         known = found.get(key)
-        found[key] = event if known is None else _together(known, event)
+        if known is not None:
+            newest = max(known, event, key=lambda each: each.order)
+            event = replace(newest, first=min(known.first, event.first), count=known.count + event.count)
+        found[key] = event
     return sorted(found.values(), key=lambda event: event.order)
 
 
-def _together(one: JobEvent, other: JobEvent) -> JobEvent:
-    newest = max(one, other, key=lambda event: event.order)
-    return replace(newest, first=min(one.first, other.first), count=one.count + other.count)
-
-
-def _set_names(job: TrainingJob) -> list[str]:
-    """Returns the names of the job's StatefulSets, as far as the spec is readable."""
-    spec = mapping(job.raw.get("spec"))
-    groups = [str(group.get("name")) for group in mappings(spec.get("workerGroups"))]
-    return set_names(job.name, groups)
-
-
 def _time(*candidates: object) -> datetime | None:
-    """Returns the first valid time among the candidates, without microseconds."""
     for text in candidates:
         if isinstance(text, str) and text and (time := to_datetime(text)) is not None:
             return time.astimezone(UTC).replace(microsecond=0)
@@ -173,28 +165,40 @@ LAST_SECONDS = 2.0
 
 
 def show_events(
-    jobs: JobClient,
-    job: TrainingJob | None,
-    types: Sequence[str],
-    *,
-    all_namespaces: bool = False,
-    watch: bool = False,
-    output: str | None = None,
+    jobs: JobClient, job: TrainingJob | None, types: Sequence[str], *, everywhere: bool, watch: bool, output: str | None
 ) -> None:
     """Shows the events of one job or of all jobs. With `watch`, also shows every new event. Raises ClientError."""
 
     def owners() -> Owners:
-        return owners_of([job] if job is not None else jobs.list(all_namespaces=all_namespaces))
+        return owners_of([job] if job is not None else jobs.list(all_namespaces=everywhere))
 
-    found = events_of(jobs.events(all_namespaces=all_namespaces), owners(), types)
+    def with_new() -> Iterator[JobEvent]:
+        """Yields the known events, then those that are new or have a higher count, until the named job has ended."""
+        yield from found
+        shown = {(event.raw["metadata"].get("uid"), event.count) for event in found}
+        present = owners()
+        for change in arrivals(jobs.watch_events(all_namespaces=everywhere), seconds=LAST_SECONDS):
+            if change is None:
+                if job is not None and (now := jobs.get(job.name)).finished:
+                    say(view_of(now.raw).end, error=True)
+                    return
+                present = owners()
+                continue
+            kind, raw = change
+            for event in events_of([raw] if kind != "DELETED" else [], present, types):
+                key = (raw["metadata"].get("uid"), event.count)
+                if key not in shown:
+                    shown.add(key)
+                    yield event
+
+    found = events_of(jobs.events(all_namespaces=everywhere), owners(), types)
     if watch:
-        changes = arrivals(jobs.watch_events(all_namespaces=all_namespaces), seconds=LAST_SECONDS)
-        _print_each(_with_new(found, changes, jobs, job, types, owners), output, namespaces=all_namespaces)
+        _print_each(with_new(), output, namespaces=everywhere)
     elif output is not None:
         print_list([event.raw for event in found], output)
     elif found:
         console = SafeConsole()
-        console.print(events_table(found, namespaces=all_namespaces))
+        console.print(events_table(found, namespaces=everywhere))
     else:
         of = "any job" if job is None else f"job {job.name}"
         kind = f"{' or '.join(types)} events" if types else "events"
@@ -202,7 +206,6 @@ def show_events(
 
 
 def events_table(events: Sequence[JobEvent], *, namespaces: bool = False) -> Table:
-    """Returns a table of events like that of `kubectl events`."""
     now = datetime.now(UTC)
     begin = 0 if namespaces else 1
     table = Table(box=None, pad_edge=False)
@@ -215,39 +218,13 @@ def events_table(events: Sequence[JobEvent], *, namespaces: bool = False) -> Tab
     return table
 
 
-def _with_new(
-    known: Sequence[JobEvent],
-    changes: Iterable[tuple[str, Mapping[str, Any]] | None],
-    jobs: JobClient,
-    job: TrainingJob | None,
-    types: Sequence[str],
-    owners: Callable[[], Owners],
-) -> Iterator[JobEvent]:
-    """Yields the known events, then those that are new or have a higher count, until the named job has ended."""
-    yield from known
-    shown = {(event.raw["metadata"].get("uid"), event.count) for event in known}
-    present = owners()
-    for change in changes:
-        if change is None:
-            if job is not None and (now := jobs.get(job.name)).finished:
-                say(view_of(now.raw).end, error=True)
-                return
-            present = owners()
-            continue
-        kind, raw = change
-        for event in events_of([raw] if kind != "DELETED" else [], present, types):
-            key = (raw["metadata"].get("uid"), event.count)
-            if key not in shown:
-                shown.add(key)
-                yield event
-
-
 def _print_each(events: Iterable[JobEvent], output: str | None, *, namespaces: bool) -> None:
-    begin = 0 if namespaces else 1
-    if output is None:
-        say(padded(COLUMNS[begin:], WIDTHS[begin:]))
-    for event in events:
-        if output is None:
-            say(padded([one_line(cell) for cell in event.cells(datetime.now(UTC))][begin:], WIDTHS[begin:]))
-        else:
+    if output is not None:
+        for event in events:
             print_document(event.raw, output)
+        return
+    begin = 0 if namespaces else 1
+    say(padded(COLUMNS[begin:], WIDTHS[begin:]))
+    for event in events:
+        cells = map(one_line, event.cells(datetime.now(UTC)))
+        say(padded(list(cells)[begin:], WIDTHS[begin:]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.text import Text
@@ -48,7 +48,6 @@ def evidence_lines(attempts: list[AttemptEvidence], rank: int | None) -> Iterato
 
 
 def as_json(attempts: list[AttemptEvidence], rank: int | None) -> list[dict[str, Any]]:
-    """Returns the evidence as JSON for programs."""
     return [{**vars(one), "ranks": _chosen(one.ranks, rank)} for one in attempts]
 
 
@@ -102,9 +101,7 @@ def rank_lines(rank: int, state: Mapping[str, Any], *, whole: bool) -> Iterator[
 
 
 def _worker(worker: int, report: Mapping[str, Any]) -> Iterator[str]:
-    facts = [str(report.get("state", "unknown"))]
-    if report.get("reason"):
-        facts.append(str(report["reason"]))
+    facts = [str(report.get("state", "unknown")), *([str(report["reason"])] if report.get("reason") else [])]
     facts += [f"{name} {report[name]}" for name in ("rank", "pod", "node") if report.get(name) is not None]
     if report.get("exitCode") is not None:
         facts.append(f"exit code {report['exitCode']}")
@@ -139,24 +136,25 @@ def stacks_lines(stacks: Stacks, rank: int | None) -> Iterator[str]:
         yield "  There are no stacks: the job's output isn't kept (runPolicy.keepLogs, or --no-keep-logs)."
 
 
+def named_workers(workers: Sequence[int]) -> str:
+    """Names some workers: worker 3; workers 0, 1, ... and 2 more."""
+    named, more = ", ".join(map(str, workers[:SHOWN_WORKERS])), len(workers) - SHOWN_WORKERS
+    return f"worker{'s' if len(workers) > 1 else ''} {named}{f' and {more} more' if more > 0 else ''}"
+
+
 def missing_stacks(stacks: Stacks, rank: int | None) -> list[str]:
     sentences = [f"the ranks could not be asked: {one_line(stacks.problem)}"] if stacks.problem else []
     if stacks.unanswered and not stacks.problem:
-        named = ", ".join(map(str, stacks.unanswered[:SHOWN_WORKERS]))
-        more = f" and {len(stacks.unanswered) - SHOWN_WORKERS} more" if len(stacks.unanswered) > SHOWN_WORKERS else ""
-        plural = "s" if len(stacks.unanswered) > 1 else ""
-        sentences.append(f"no answer from the ranks of worker{plural} {named}{more}")
+        sentences.append(f"no answer from the ranks of {named_workers(stacks.unanswered)}")
     if stacks.left_out:
         sentences.append(f"{stacks.left_out} more ranks have answered than can be kept")
     if rank is not None and rank not in stacks.ranks and not sentences:
-        known = (
-            f"ranks {min(stacks.ranks)} to {max(stacks.ranks)} run" if stacks.ranks else "no rank runs at the moment"
-        )
+        ranks = stacks.ranks
+        known = f"ranks {min(ranks)} to {max(ranks)} run" if ranks else "no rank runs at the moment"
         sentences.append(f"there is no answer of rank {rank}: {known}")
     return sentences
 
 
 def stacks_json(stacks: Stacks, rank: int | None) -> dict[str, Any]:
-    """Returns the stacks as JSON for programs."""
     found = {camel(name): value for name, value in vars(stacks).items() if name != "request"}
     return {**found, "ranks": {str(number): state for number, state in _chosen(stacks.ranks, rank).items()}}

@@ -27,12 +27,7 @@ Change = tuple[TrainingJob, bool]
 
 
 def show_jobs(
-    jobs: JobClient,
-    *,
-    all_namespaces: bool = False,
-    selector: str | None = None,
-    watch: bool = False,
-    output: str | None = None,
+    jobs: JobClient, *, all_namespaces: bool, selector: str | None = None, watch: bool, output: str | None
 ) -> None:
     """Shows the jobs that the selector matches (default: all), and with `watch` every change."""
     found = jobs.list(all_namespaces=all_namespaces, selector=selector)

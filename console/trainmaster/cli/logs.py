@@ -1,26 +1,31 @@
-"""`kubectl dtj logs` prints the output of all ranks as one stream; `client.logs` reads it."""
+"""`kubectl dtj logs` prints the output of all ranks as one stream; `client.logs` reads it.
+
+With `--failed`, it prints the log of the rank that failed first, from its pod or from the kept output.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from trainmaster.cli.arguments import most_workers, require_attempt, require_index
-from trainmaster.cli.failed_logs import print_failed
+from trainmaster.cli.evidence import failure_words, named_workers
 from trainmaster.cli.show import job_trouble, pod_trouble
 from trainmaster.cli.terminal import log_line, say, shows_colours
-from trainmaster.client import JobClient, JobNotFound, TrainingJob, worker_index
-from trainmaster.client.blocking import iterate
+from trainmaster.client import JobClient, JobNotFound, NotAllowed, TrainingJob, worker_index
+from trainmaster.client.blocking import iterate, run
 from trainmaster.client.logs import MAX_MERGED, LogReader, Observer, Selection
 from trainmaster.client.merging import WorkerLine
-from trainmaster.client.output import has_started
+from trainmaster.client.output import has_started, kept_logs_or_none
 from trainmaster.client.view import view_of
+from trainmaster_operator.api.evidence import AttemptEvidence
 from trainmaster_operator.api.kept_logs import KeptLog, marked_attempt
+from trainmaster_operator.wire.values import whole
 
 # Colour codes (ECMA-48 Select Graphic Rendition), except for black, white and red, which have special meanings.
 COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
@@ -136,11 +141,7 @@ def _missing_message(kept: Mapping[int, KeptLog], selection: Selection) -> str:
     cut = [worker for worker, log in kept.items() if log.cut and not _begins_in(log, selection.attempt)]
     if not cut or selection.tail is not None or selection.since is not None:
         return ""
-    if len(cut) == len(kept) and len(cut) > 1:
-        who = "any worker"
-    else:
-        names = ", ".join(map(str, cut[:MAX_NAMED])) + (", ..." if len(cut) > MAX_NAMED else "")
-        who = f"worker{'' if len(cut) == 1 else 's'} {names}"
+    who = "any worker" if len(cut) == len(kept) > 1 else named_workers(cut)
     return f"The first lines of {who} aren't there: only the ends of logs are kept when the pods go."
 
 
@@ -151,7 +152,6 @@ def _begins_in(log: KeptLog, attempt: int | None) -> bool:
 
 
 def _nothing_message(job: TrainingJob, selection: Selection) -> str:
-    """Returns the message for a log that contains no selected lines."""
     ranks = "" if selection.ranks is None else f" of rank {' or '.join(map(str, sorted(selection.ranks)))}"
     attempt = "" if selection.attempt is None else f" of attempt {selection.attempt}"
     since = "" if selection.since is None else " of that time"
@@ -187,7 +187,10 @@ class Printer:
             self._separated = max(self._separated, begins)
         self.printed += 1
         label, text = self._labelled(line, begins)
-        log_line(text, (_timestamp(line.time) if self.timestamps else "") + label)
+        if self.timestamps and line.time:
+            time = datetime.fromtimestamp(line.time, UTC).isoformat(timespec="milliseconds")
+            label = time.replace("+00:00", "Z ") + label
+        log_line(text, label)
 
     def _labelled(self, line: WorkerLine, begins: int | None) -> tuple[str, str]:
         own = "" if begins is not None else line.label
@@ -207,7 +210,76 @@ class Printer:
         return f"\x1b[{code}m{text}\x1b[0m" if self._coloured and text else text
 
 
-def _timestamp(time: float) -> str:
-    if not time:
-        return ""
-    return datetime.fromtimestamp(time, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z ")
+def print_failed(reader: LogReader, printer: Callable[[WorkerLine], None]) -> None:
+    """Prints the remaining log of the rank that failed first, and names the rank on stderr. Raises ClientError."""
+    job, selection = reader.job, reader.selection
+    try:
+        evidence = {one.attempt: one for one in run(reader.output.evidence(job.name))}
+    except NotAllowed:
+        # Some users may read pods' logs but not ConfigMaps.
+        evidence = {}
+    failure = _failure(job, evidence, selection.attempt)
+    if failure is None:
+        number = selection.attempt
+        which = "no attempt has failed" if number is None else f"no failure of attempt {number} is known"
+        raise JobNotFound(f"Job {job.name} is {job.phase}, and {which}")
+    attempt = whole(failure.get("attempt")) or 0
+    worker, rank = whole(failure.get("worker")), whole(failure.get("rank"))
+    say(f"Attempt {attempt} ended with {failure_words(failure)}.", error=True)
+    if worker is None:
+        say(str(failure.get("message") or "It isn't known which worker failed."), error=True)
+        return
+    ranks = None if rank is None else frozenset([rank])
+    own = replace(selection, workers=frozenset([worker]), ranks=ranks, attempt=attempt)
+    for sentence, lines in _sources(replace(reader, selection=own), worker, evidence.get(attempt)):
+        first = next(lines, None)
+        if first is not None:
+            if sentence:
+                say(sentence, error=True)
+            printer(first)
+            for line in lines:
+                printer(line)
+            return
+    say(f"No line of its log is left. {failure.get('message') or ''}".rstrip(), error=True)
+
+
+def _sources(
+    reader: LogReader, worker: int, evidence: AttemptEvidence | None
+) -> Iterator[tuple[str, Iterator[WorkerLine]]]:
+    """Yields the log's possible sources, the most complete first, each with a description."""
+    name = reader.job.name
+    for pod in run(reader.output.pods(name)):
+        if worker_index(pod) == worker and has_started(pod):
+            yield "", _while_there(iterate(reader.of_pod(pod)))
+    if (log := run(kept_logs_or_none(reader.output, name)).get(worker)) is not None:
+        cut = " It may begin in the middle: only the ends of logs are kept." if log.cut else ""
+        yield f"Its pod is gone; this was kept of its log.{cut}", iterate(reader.of_kept(worker, log))
+    if evidence is None:
+        return
+    if text := evidence.logs.get(worker):
+        kept = KeptLog(tuple(text.removesuffix("\n").split("\n")), cut=True)
+        # All lines of this log belong to the attempt, but no separator shows that.
+        own = replace(reader, selection=replace(reader.selection, attempt=None))
+        yield "The log is gone; this is its end, from the evidence.", iterate(own.of_kept(worker, kept))
+    error = evidence.workers.get(worker, {}).get("error")
+    if isinstance(error, str) and error:
+        lines = (WorkerLine(0.0, worker, text) for text in error.splitlines())
+        yield "The log is gone; these last lines were reported.", lines
+
+
+def _while_there(lines: Iterator[WorkerLine]) -> Iterator[WorkerLine]:
+    # The pod may have been deleted since it was listed.
+    with suppress(JobNotFound):
+        yield from lines
+
+
+def _failure(
+    job: TrainingJob, evidence: Mapping[int, AttemptEvidence], attempt: int | None
+) -> Mapping[str, Any] | None:
+    """Returns the failure of the given attempt, or of the newest failed one, from the status or the evidence."""
+    known: dict[int, Mapping[str, Any]] = {number: one.failure for number, one in evidence.items()}
+    for failure in reversed(job.status.failures):
+        known[failure.attempt] = failure.model_dump(by_alias=True, exclude_none=True)
+    if attempt is not None:
+        return known.get(attempt)
+    return known[max(known)] if known else None

@@ -22,7 +22,6 @@ def _show_version(value: bool) -> None:
 
 
 def program(name: str) -> Program:
-    """Returns all commands as a program of the given name."""
     made = Program(name)
 
     def root(

@@ -156,7 +156,6 @@ class Project:
     image: str
 
     def text(self, file: str) -> str:
-        """Returns the text of one of the files."""
         template = files("trainmaster.cli").joinpath("starters", f"{file}.j2").read_text(encoding="utf-8")
         made = jinja2.Template(template, undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
         return str(made.render(vars(self)))

@@ -12,7 +12,7 @@ import typer
 from trainmaster.cli.terminal import say, write
 
 
-def format_option(*flags: str, formats: Sequence[str], help: str, panel: str | None = None) -> Any:
+def format_option(formats: Sequence[str], help: str, *flags: str, **more: Any) -> Any:
     """Returns an option whose value is one of these formats."""
 
     def known(value: str | None) -> str | None:
@@ -20,33 +20,18 @@ def format_option(*flags: str, formats: Sequence[str], help: str, panel: str | N
             raise typer.BadParameter(f"{value!r} is not known; use {' or '.join(formats)}")
         return value
 
-    def complete(incomplete: str) -> list[str]:
-        return [each for each in formats if each.startswith(incomplete)]
-
-    return typer.Option(
-        *flags,
-        metavar="|".join(formats),
-        help=help,
-        callback=known,
-        autocompletion=complete,
-        rich_help_panel=panel,
-    )
+    more |= {"metavar": "|".join(formats), "autocompletion": lambda: list(formats)}
+    return typer.Option(*flags, help=help, callback=known, **more)
 
 
+_OBJECTS, _FLAGS = ("json", "yaml"), ("--output", "-o")
+_JOBS_FORMATS = "Output format: whole objects, names only, or more columns."
 # The first option is for commands that print jobs, the second for commands that print other objects.
-Output = Annotated[
-    str | None,
-    format_option(
-        *("--output", "-o"),
-        formats=("json", "yaml", "name", "wide"),
-        help="Output format: whole objects, names only, or more columns.",
-    ),
-]
-ObjectOutput = Annotated[str | None, format_option("--output", "-o", formats=("json", "yaml"), help="Output format.")]
+Output = Annotated[str | None, format_option((*_OBJECTS, "name", "wide"), _JOBS_FORMATS, *_FLAGS)]
+ObjectOutput = Annotated[str | None, format_option(_OBJECTS, "Output format.", *_FLAGS)]
 
 
 def print_object(raw: Mapping[str, Any], output: str) -> None:
-    """Prints an object in json or yaml, or a job's name."""
     if output == "name":
         say(object_name(raw["metadata"]["name"]))
     else:
@@ -76,7 +61,6 @@ def print_document(raw: Mapping[str, Any], output: str) -> None:
 
 
 def print_value(value: Any, output: str) -> None:
-    """Prints a value as json or yaml."""
     if output == "json":
         from trainmaster_operator.api.printable import json_text
 

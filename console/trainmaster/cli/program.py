@@ -44,11 +44,6 @@ OBJECTS_BETWEEN_COLLECTIONS = 50_000
 UNWRITTEN = 120
 
 
-def first_sentence(help: str | None) -> str:
-    """Returns the first sentence of a command's help, without its full stop."""
-    return " ".join(re.split(r"\.(?:\s|$)", help or "", maxsplit=1)[0].split())
-
-
 class _Defaults(dict[str, Any]):
     """_Defaults gives every command the same defaults: the options that preceded the command."""
 
@@ -74,16 +69,21 @@ def _take_texts_as_given(parameters: Sequence[Any]) -> None:
             vars(parameter)["_runtime_param"] = _AsGiven()
 
 
-class Command(TyperCommand):
+class _ShortHelp:
+    """_ShortHelp gives lists of commands the first sentence of a command's help in full, without its full stop."""
+
+    help: str | None
+
+    def get_short_help_str(self, limit: int = 0) -> str:
+        return " ".join(re.split(r"\.(?:\s|$)", self.help or "", maxsplit=1)[0].split())
+
+
+class Command(_ShortHelp, TyperCommand):
     """Command prints its help as plain text like kubectl's, with the options in sections."""
 
     def __init__(self, name: str | None, **attributes: Any) -> None:
         super().__init__(name, **attributes)
         _take_texts_as_given(self.params)
-
-    def get_short_help_str(self, limit: int = 0) -> str:
-        """Returns the first sentence in full, for lists of commands."""
-        return first_sentence(self.help)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Returns the words of the usage line, with single brackets around optional words."""
@@ -91,7 +91,6 @@ class Command(TyperCommand):
         return [_IN_BRACKETS_TWICE.sub(r"\1", piece) for piece in pieces]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Writes the arguments, then the options by section."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
@@ -103,12 +102,8 @@ class Command(TyperCommand):
                 formatter.write_dl(records)
 
 
-class Commands(TyperGroup):
+class Commands(_ShortHelp, TyperGroup):
     """Commands is a group of commands. It refuses wrong options and values with a one-sentence message."""
-
-    def get_short_help_str(self, limit: int = 0) -> str:
-        """Returns the first sentence in full, for lists of commands."""
-        return first_sentence(self.help)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parses the options before the command as the command's defaults. Without arguments, shows the help."""
@@ -137,7 +132,6 @@ class Commands(TyperGroup):
             raise reworded(error) from error.__cause__
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Writes the commands by section, then the options."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for name in self.list_commands(ctx):
             command: Any = self.get_command(ctx, name)
@@ -198,14 +192,8 @@ class _Tree(Commands):
             ctx.fail(f"No such command '{args[0]}'. Use kubectl {args[0]} dtj.")
         return super().resolve_command(ctx, args)
 
-    def main(
-        self,
-        args: Any = None,
-        prog_name: str | None = None,
-        complete_var: str | None = None,
-        standalone_mode: bool = True,
-        windows_expand_args: bool = True,
-        **extra: Any,
+    def main(  # type: ignore[override]
+        self, args: Any = None, prog_name: str | None = None, complete_var: str | None = None, **extra: Any
     ) -> Any:
         """Runs the program and exits. Reports wrong usage as kubectl does."""
         set_called(prog_name or self.name or called())
@@ -218,7 +206,7 @@ class _Tree(Commands):
             # Each choice must be one line, but rich would wrap the choice's help.
             os.environ["COLUMNS"] = "1000"
         try:
-            code = super().main(args, called(), variable, standalone_mode=False, **extra)
+            code = super().main(args, called(), variable, **{**extra, "standalone_mode": False})
         except typer.TyperException as error:
             say(f"error: {error.format_message()}", error=True)
             if (ctx := getattr(error, "ctx", None)) is not None:
@@ -243,8 +231,8 @@ class Part(typer.Typer):
 class Program(Part):
     """Program contains all commands. It prints its own crashes safely, because exceptions may quote untrusted texts."""
 
-    def __init__(self, name: str, **options: Any) -> None:
-        super().__init__(name=name, **{"cls": _Tree, **options})
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name, cls=_Tree)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with short_lived():

@@ -49,7 +49,7 @@ def job_view(job: TrainingJob, pods: Sequence[Mapping[str, Any]], now: datetime 
     if job.status.time_spent is not None:
         parts.extend(where_time_went(job, job.status.time_spent, now))
     if pods:
-        parts.append(pod_table(pods, now, training(job)))
+        parts.append(pod_table(pods, now, job))
     if view.failures:
         parts += _failures(view.failures)
         parts.append(Text(f"more: {called()} evidence {view.name} --attempt {view.failures[0].attempt}", "dim"))
@@ -65,7 +65,6 @@ def job_view(job: TrainingJob, pods: Sequence[Mapping[str, Any]], now: datetime 
 
 
 def headline(view: JobView, now: datetime) -> Text:
-    """Returns the line with phase, attempt, restarts, workers and time."""
     text = Text.assemble((f"{view.name}  ", "bold"), (view.phase, PHASE_STYLES.get(view.phase, "")))
     text.append(f"  attempt {view.attempt}  restarts {view.restarts}")
     text.append(f"  disruptions {view.disruptions}" if view.disruptions else "")
@@ -78,16 +77,12 @@ def headline(view: JobView, now: datetime) -> Text:
 
 def figure_cells(view: JobView, *, without: Collection[str] = ()) -> list[RenderableType]:
     """Returns the training's figures in readable form: step 120/1000, 5,123 samples/s."""
-    cells: list[RenderableType] = []
-    for name, shown in view.figures.items():
-        if name not in without:
-            words = {"samples/s": f"{shown} {name}", "section": shown}
-            cells.append(words.get(name, f"{name} {shown}"))
-    return cells
+    figures = {name: shown for name, shown in view.figures.items() if name not in without}
+    words = {"samples/s": "{1} {0}", "section": "{1}"}
+    return [words.get(name, "{0} {1}").format(name, shown) for name, shown in figures.items()]
 
 
 def job_columns(*, namespaces: bool = False, wide: bool = False) -> list[str]:
-    """Returns the column names of a table of jobs."""
     usual = ["NAME", "PHASE", "ATTEMPT", "RESTARTS", "WORKERS", "STEP", "LOSS", "AGE"]
     more = ["SAMPLES/S", "ETA", "GOODPUT", "REASON"]
     return [*(["NAMESPACE"] if namespaces else []), *usual, *(more if wide else [])]
@@ -113,34 +108,27 @@ def job_cells(view: JobView) -> dict[str, str]:
 
 
 def job_table(jobs: Sequence[TrainingJob], names: Sequence[str]) -> Text:
-    """Returns a table of these columns with one line per job."""
-    cells = [job_cells(view_of(job.raw)) for job in jobs]
-    return columns(names, [[row[name] for name in names] for row in cells], {names.index("PHASE"): PHASE_STYLES})
+    return columns([job_cells(view_of(job.raw)) for job in jobs], names, {"PHASE": PHASE_STYLES})
 
 
-def training(job: TrainingJob) -> Sequence[int]:
-    """Returns the workers that train in a job with spares, or an empty sequence for a job without spares."""
-    return () if job.status.workers.spares is None else job.status.worker_order
-
-
-def pod_table(pods: Sequence[Mapping[str, Any]], now: datetime, training: Collection[int]) -> Text:
-    """Returns a table with one line per worker's pod. `training` is the result of `training(job)`."""
+def pod_table(pods: Sequence[Mapping[str, Any]], now: datetime, job: TrainingJob) -> Text:
+    training = () if job.status.workers.spares is None else tuple(map(str, job.status.worker_order))
     rows = []
     for pod in pods:
         metadata, status = pod["metadata"], pod.get("status") or {}
         created = to_datetime(metadata.get("creationTimestamp"))
         index = str(metadata.get("labels", {}).get(POD_INDEX_LABEL, ""))
-        rows.append(
-            [
-                f"{index} (spare)" if training and index not in map(str, training) else index,
-                str(metadata["name"]),
-                pod_state(pod),
-                str(sum(container.get("restartCount", 0) for container in status.get("containerStatuses") or [])),
-                str((pod.get("spec") or {}).get("nodeName", "")),
-                duration((now - created).total_seconds()) if created else "",
-            ]
-        )
-    return columns(["WORKER", "POD", "STATUS", "RESTARTS", "NODE", "AGE"], rows)
+        restarts = sum(container.get("restartCount", 0) for container in status.get("containerStatuses") or [])
+        row = {
+            "WORKER": f"{index} (spare)" if training and index not in training else index,
+            "POD": str(metadata["name"]),
+            "STATUS": pod_state(pod),
+            "RESTARTS": str(restarts),
+            "NODE": str((pod.get("spec") or {}).get("nodeName", "")),
+            "AGE": duration((now - created).total_seconds()) if created else "",
+        }
+        rows.append(row)
+    return columns(rows)
 
 
 def _waiting(pod: Mapping[str, Any]) -> list[Mapping[str, Any]]:

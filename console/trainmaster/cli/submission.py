@@ -43,10 +43,9 @@ def split_words(words: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
     for word in before:
         if word == "-" or word.endswith(_MANIFESTS):
             continue
+        remedy = "give the job's name by --name, and each worker's command after --"
         if word.endswith(".py"):
-            remedy = f"a script is given by --script {word}"
-        else:
-            remedy = "the job's name is given by --name, and what each worker runs stands behind --"
+            remedy = f"give a script by --script {word}"
         raise typer.BadParameter(f"{show(word)} is no manifest (.yaml, .yml or .json); {remedy}", param_hint="FILE")
     if len(before) > 1:
         raise typer.BadParameter(f"one manifest is submitted at a time, not {len(before)}", param_hint="FILE")
@@ -76,16 +75,14 @@ def manifest_from_flags(flags: Flags, code: Path | None, archive: Archive | None
     """Returns a job made from flags. Raises BadParameter if a required flag is missing."""
     if flags.script is None and not flags.words and flags.image is None:
         raise typer.BadParameter("give a manifest, --script, or a command after --", param_hint="FILE")
-    spec: dict[str, Any] = {"workers": 1 if flags.workers is None else flags.workers}
-    if flags.image is not None:
-        spec["image"] = flags.image
-    command = list(flags.words)
-    if flags.script is not None:
-        command = ["python", _script(flags, code, archive), *command]
-    if command:
-        spec["command"] = command
-    if flags.gpus is not None:
-        spec["resources"] = {"gpus": flags.gpus}
+    program = [] if flags.script is None else ["python", _script(flags, code, archive)]
+    given = {
+        "workers": 1 if flags.workers is None else flags.workers,
+        "image": flags.image,
+        "command": [*program, *flags.words] or None,
+        "resources": None if flags.gpus is None else {"gpus": flags.gpus},
+    }
+    spec = {field: value for field, value in given.items() if value is not None}
     name = flags.name or _generated_name(flags)
     return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": spec}
 

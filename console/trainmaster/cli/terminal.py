@@ -28,7 +28,6 @@ def called() -> str:
 
 
 def set_called(name: str) -> None:
-    """Sets the name by which the user called this program."""
     global _called
     _called = name
 
@@ -48,12 +47,7 @@ def wrapped(text: str, width: int | None, *, first: str = "", further: str = "")
     if width is None:
         return [first + text]
     return textwrap.wrap(
-        text,
-        width,
-        initial_indent=first,
-        subsequent_indent=further,
-        break_long_words=False,
-        break_on_hyphens=False,
+        text, width, initial_indent=first, subsequent_indent=further, break_long_words=False, break_on_hyphens=False
     )
 
 

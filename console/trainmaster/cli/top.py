@@ -1,20 +1,33 @@
-"""Reads the pictures of running jobs for `top`, every two seconds. `top_picture` draws them."""
+"""`top` reads running jobs every two seconds, and draws one job with its ranks, or all jobs in rows.
+
+The picture of one job fits into the terminal. If there are few lines, it shows fewer ranks, workers and events.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from statistics import median
+from typing import Any, ClassVar
 
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 
 from trainmaster.cli.arguments import none_found
-from trainmaster.cli.events import events_of, owners_of
+from trainmaster.cli.events import JobEvent, events_of, owners_of
 from trainmaster.cli.live import View
-from trainmaster.cli.top_picture import JobPicture, JobsPicture
+from trainmaster.cli.show import PHASE_STYLES, figure_cells, headline, job_cells, job_trouble, pod_table
 from trainmaster.client import JobClient, JobNotFound, NotAllowed, RankMetrics, TrainingJob
+from trainmaster.client.view import JobView, figure, percent, rate, view_of
+from trainmaster_operator.api.printable import one_line
 
 # Interval between readings.
 READ_SECONDS = 2.0
@@ -42,8 +55,11 @@ class JobReader:
         ranks: tuple[RankMetrics, ...] = ()
         missing = list(self._forbidden.values())
         if job.phase == "Running" and _PODS not in self._forbidden:
-            ranks, why = self._metrics(job)
-            missing += [why] if why else []
+            with suppress(JobNotFound):
+                found = self._jobs.metrics(job.name)
+                ranks = found.ranks
+                if not ranks and found.silent:
+                    missing.append(f"(without figures of each rank: {next(iter(found.silent.values()))})")
         if (progress := job.status.progress) is not None:
             for value, seen in ((progress.loss, self._losses), (progress.samples_per_second, self._speeds)):
                 if value is not None and (not seen or seen[-1] != value):
@@ -58,16 +74,6 @@ class JobReader:
         except NotAllowed as error:
             self._forbidden[what] = f"(without {what}: {error})"
             return None
-
-    def _metrics(self, job: TrainingJob) -> tuple[tuple[RankMetrics, ...], str]:
-        """Returns each rank's figures, or the reason why there are no figures."""
-        try:
-            found = self._jobs.metrics(job.name)
-        except JobNotFound:
-            return (), ""
-        if not found.ranks and found.silent:
-            return (), f"(without figures of each rank: {next(iter(found.silent.values()))})"
-        return found.ranks, ""
 
 
 def job_views(jobs: JobClient, job: TrainingJob) -> Iterator[View]:
@@ -95,3 +101,197 @@ def jobs_views(jobs: JobClient, *, all_namespaces: bool) -> Iterator[View]:
         else:
             yield partial(Text, none_found(jobs, all_namespaces, kind="unfinished jobs"))
         time.sleep(READ_SECONDS)
+
+
+# A rank counts as slow if its steps take this many times the median.
+SLOW_FACTOR = 1.2
+# More ranks than this are shown as a histogram, with some of the slowest and fastest ranks.
+MAX_RANKS = 16
+SLOWEST, FASTEST = 4, 2
+BINS = 8
+BLOCKS = "▁▂▃▄▅▆▇█"
+# A curve that varies by less than this share of its value is drawn flat, so that noise isn't shown.
+FLAT = 0.005
+SPARK_WIDTH, BAR_WIDTH = 24, 12
+NO_TIME_YET = "no rank has reported the time of a step yet"
+UNTIMED = "the script reports its steps without their time, stepSeconds (docs/progress.md)"
+# Number of lines of a picture in a pipe, as in a large terminal.
+PIPE_LINES = 60
+
+
+def histogram(values: Sequence[float], bins: int = BINS) -> list[tuple[float, float, int]]:
+    """Divides the values into equally wide bins. Returns each bin's bounds and number of values."""
+    least, most = min(values), max(values)
+    if least == most:
+        return [(least, most, len(values))]
+    width = (most - least) / bins
+    counts = [0] * bins
+    for value in values:
+        counts[min(bins - 1, int((value - least) / width))] += 1
+    return [(least + at * width, least + (at + 1) * width, counted) for at, counted in enumerate(counts)]
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """Draws the newest values as a line of blocks, scaled from the smallest to the largest value."""
+    shown = list(values)[-width:]
+    return blocks(shown, min(shown), max(shown)) if len(shown) > 1 else ""
+
+
+def blocks(values: Sequence[float | None], least: float, most: float) -> str:
+    """Draws values as blocks on a scale from `least` to `most`, and None as a blank."""
+    is_flat = most - least <= FLAT * max(abs(least), abs(most))
+    scale = 0.0 if is_flat else (len(BLOCKS) - 1) / (most - least)
+    return "".join(" " if value is None else BLOCKS[round(scale * (value - least))] for value in values)
+
+
+def step_time(seconds: float) -> str:
+    """Formats the time of a step: 83.4 ms, 1.25 s."""
+    return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
+def _seconds(figures: RankMetrics) -> float:
+    return figures.own_seconds or 0.0
+
+
+@dataclass(frozen=True)
+class JobPicture:
+    """JobPicture is the known state of a job at one time. It is drawn within the available lines and columns."""
+
+    job: TrainingJob
+    pods: Sequence[Mapping[str, object]] = ()
+    ranks: Sequence[RankMetrics] = ()
+    events: Sequence[JobEvent] = ()
+    missing: Sequence[str] = ()
+    """Explains each part that the user may not read."""
+    losses: Sequence[float] = ()
+    speeds: Sequence[float] = ()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        now, view = datetime.now(UTC), view_of(self.job.raw)
+        lines = (options.height or console.height) if console.is_terminal else PIPE_LINES
+        width = min(options.max_width, 200)
+        head: list[RenderableType] = [headline(view, now), *self._progress(view, width)]
+        if view.phase != "Running":
+            style = PHASE_STYLES.get(view.phase, "")
+            head.append(Text(one_line(job_trouble(self.job)), style, no_wrap=True, overflow="ellipsis"))
+        head += [Text(one_line(sentence), style="yellow") for sentence in self.missing]
+        left = lines - len(head) - len(self.missing)
+        timed = sorted((each for each in self.ranks if each.own_seconds), key=lambda each: (-_seconds(each), each.rank))
+        # Shows at least three events and three workers; the ranks get the rest.
+        events = max(3, min(8, left // 4))
+        pods = max(3, min(len(self.pods), left // 3))
+        yield Group(*head)
+        if timed:
+            yield Text()
+            yield from _ranks(timed, width, max(4, left - events - pods - 6))
+        elif view.phase == "Running" and not self.missing:
+            yield Text(UNTIMED if any(each.step for each in self.ranks) else NO_TIME_YET, style="dim")
+        if self.pods:
+            yield Text()
+            yield pod_table(self.pods[:pods], now, self.job)
+            if len(self.pods) > pods:
+                yield Text(f"... and {len(self.pods) - pods} more workers", style="dim")
+        if self.events:
+            yield Text()
+            yield _events(self.events[-events:], now, width)
+
+    def _progress(self, view: JobView, width: int) -> list[RenderableType]:
+        """Returns the job's progress, and how its loss and speed have changed since `top` started."""
+        cells = figure_cells(view, without=("loss", "samples/s", *view.result))
+        if view.share is not None:
+            bar = ProgressBar(total=view.total_steps, completed=view.step or 0, width=max(10, width // 4))
+            cells = [bar, percent(view.share), *cells]
+        line = Table.grid(padding=(0, 2))
+        line.add_row(*cells)
+        spark = min(SPARK_WIDTH, (width - 40) // 2)
+        figures = Text(no_wrap=True, overflow="crop")
+        if view.loss is not None:
+            figures.append(f"loss {figure(view.loss)} ")
+            figures.append(sparkline(self.losses, spark), style="cyan")
+            figures.append("   " if len(self.losses) > 1 else "  ")
+        if view.samples_per_second is not None:
+            figures.append(f"{rate(view.samples_per_second)} samples/s ")
+            figures.append(sparkline(self.speeds, spark), style="green")
+        return [*([line] if cells else []), *([figures] if figures.plain else [])]
+
+
+def _events(events: Sequence[JobEvent], now: datetime, width: int) -> Table:
+    """Returns the events in rows of one line, newest last."""
+    table = Table(box=None, pad_edge=False, show_header=True, width=width)
+    for name in ("LAST SEEN", "REASON", "OBJECT"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("MESSAGE", no_wrap=True, overflow="ellipsis", ratio=1)
+    for event in events:
+        _, seen, _, reason, about, message = map(one_line, event.cells(now))
+        table.add_row(seen, Text(reason, style="yellow" if event.type == "Warning" else ""), about, message)
+    return table
+
+
+def _ranks(ranks: Sequence[RankMetrics], width: int, room: int) -> list[RenderableType]:
+    """Returns the times of ranks, slowest first, as bars; of many ranks, a histogram and the slowest and fastest."""
+    middle, longest = median(map(_seconds, ranks)), _seconds(ranks[0])
+    slowest = ranks[0] if longest > SLOW_FACTOR * middle else None
+    kind = "step time" if all(each.compute_seconds is None for each in ranks) else "computing time"
+    title = Text.assemble((f"{kind} by rank ", "bold"), f"median {step_time(middle)}")
+    if slowest is not None:
+        title.append(f"   slowest: rank {slowest.rank}, {longest / middle:.1f} times the median", style="yellow")
+    if len(ranks) <= min(MAX_RANKS, room):
+        return [title, _bars(sorted(ranks, key=lambda each: each.rank), longest, slowest, width)]
+    ends = [*ranks[:SLOWEST], *ranks[max(SLOWEST, len(ranks) - FASTEST) :]]
+    bins = histogram([_seconds(each) for each in ranks])
+    most = max(counted for _, _, counted in bins)
+    table = Table.grid(padding=(0, 1))
+    for low, high, counted in bins:
+        bar = Text("█" * max(1 if counted else 0, round((width - 44) * counted / most)), style="blue")
+        table.add_row(f"{step_time(low)} to {step_time(high)}", f"{counted:>5}", bar)
+    return [title, _bars(ends, longest, slowest, width), Text(f"all {len(ranks)} ranks", style="dim"), table]
+
+
+def _bars(ranks: Sequence[RankMetrics], longest: float, slowest: RankMetrics | None, width: int) -> Table:
+    table = Table.grid(padding=(0, 1))
+    room = max(8, min(60, width - 48))
+    for each in ranks:
+        bar = Text("█" * max(1, round(room * _seconds(each) / longest)), style="yellow" if each == slowest else "cyan")
+        marks = [f"step {each.step}"] if each.step is not None else []
+        marks += ["slowest"] if each == slowest else []
+        worker = Text(f"worker {each.worker}", style="dim")
+        table.add_row(f"rank {each.rank}", worker, step_time(_seconds(each)), bar, " ".join(marks))
+    return table
+
+
+@dataclass(frozen=True)
+class JobsPicture:
+    """JobsPicture draws unfinished jobs, one row each. It leaves out columns that don't fit instead of cutting them.
+
+    The progress bar is the column without a name.
+    """
+
+    jobs: Sequence[TrainingJob]
+    namespaces: bool = False
+    _COLUMNS: ClassVar = ("NAME", "PHASE", "WORKERS", "STEP", "", "LOSS", "SAMPLES/S", "ETA", "GOODPUT")
+    # If columns don't fit, the empty ones are left out first, then these in order. The others always stay.
+    _EXPENDABLE: ClassVar = ("", "GOODPUT", "ETA", "SAMPLES/S", "LOSS")
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        names = [*(["NAMESPACE"] if self.namespaces else []), *self._COLUMNS]
+        views = [view_of(job.raw) for job in self.jobs]
+        rows = [{**job_cells(view), "": "█" * BAR_WIDTH if view.share is not None else ""} for view in views]
+        shown = {name: [row[name] for row in rows] for name in names}
+        for name in sorted(self._EXPENDABLE, key=lambda name: any(shown[name])):
+            if _width(shown) <= options.max_width:
+                break
+            del shown[name]
+        table = Table(box=None, pad_edge=False)
+        for name in shown:
+            table.add_column(name, no_wrap=True)
+        for view, row in zip(views, rows, strict=True):
+            cells: dict[str, RenderableType] = {name: row[name] for name in shown}
+            cells["PHASE"] = Text(view.phase, style=PHASE_STYLES.get(view.phase, ""))
+            if cells.get(""):
+                cells[""] = ProgressBar(total=view.total_steps, completed=view.step or 0, width=BAR_WIDTH)
+            table.add_row(*cells.values())
+        yield table
+
+
+def _width(columns: Mapping[str, Sequence[str]]) -> int:
+    return sum(max(map(cell_len, [name, *cells])) for name, cells in columns.items()) + 2 * (len(columns) - 1)

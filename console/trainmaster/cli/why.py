@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from trainmaster.cli.terminal import wrapped
 from trainmaster.client import JobClient, TrainingJob
@@ -24,25 +24,18 @@ def why_lines(diagnosis: Diagnosis, width: int | None = None) -> Iterator[str]:
     The lines below "Next:" can be pasted into a shell, because texts are comments and commands aren't wrapped.
     """
     yield from wrapped(_line(diagnosis.sentence), width)
-    if diagnosis.evidence:
-        yield "Evidence:"
-        yield from _entries(diagnosis.evidence, width)
+    yield from _section("Evidence:", diagnosis.evidence, width)
     if diagnosis.steps:
         yield "Next:"
         for step in diagnosis.steps:
             yield from wrapped(_line(step.text), width, first="  # ", further="  # ")
             if step.command:
                 yield f"  {_line(' '.join(step.command.split()))}"
-    if diagnosis.others:
-        yield "Also seen:"
-        yield from _entries(diagnosis.others, width)
-    if diagnosis.unread:
-        yield "Not read:"
-        yield from _entries(diagnosis.unread, width)
+    yield from _section("Also seen:", diagnosis.others, width)
+    yield from _section("Not read:", diagnosis.unread, width)
 
 
 def why(jobs: JobClient, job: TrainingJob) -> Diagnosis:
-    """Returns a job's diagnosis."""
     return diagnose(run(gather(Blocking(jobs.transport), job)))
 
 
@@ -55,12 +48,13 @@ def why_not_fine(jobs: JobClient, listed: Sequence[TrainingJob]) -> list[Diagnos
 
 
 def brief(diagnosis: Diagnosis, *, namespaces: bool) -> str:
-    """Returns a diagnosis in one line."""
     where = f"{diagnosis.namespace}/" if namespaces else ""
     return _line(f"{where}{diagnosis.sentence}")
 
 
-def _entries(texts: Iterable[str], width: int | None) -> Iterator[str]:
+def _section(title: str, texts: Sequence[str], width: int | None) -> Iterator[str]:
+    if texts:
+        yield title
     for text in texts:
         yield from wrapped(_line(text), width, first="  ", further="    ")
 

@@ -44,12 +44,7 @@ _MOST_UNSIGNED = 2**64
 _MOST_DIGITS = len(str(_MOST_UNSIGNED))
 _MOST_SIGNED = 2**63
 _STANDARD = "tag:yaml.org,2002:"
-_TAGS: dict[str, tuple[type, ...]] = {
-    "null": (type(None),),
-    "bool": (bool,),
-    "int": (int,),
-    "float": (int, float),
-}
+_TAGS = {"null": type(None), "bool": bool, "int": int, "float": int | float}
 
 # Each mapping's fields (the nodes of key and value) after resolving `<<`, by the mapping node's id.
 Fields = dict[int, dict[str, tuple[yaml.Node, yaml.Node]]]
@@ -81,8 +76,7 @@ class Loader(yaml.SafeLoader):
         event = self.peek_event()  # type: ignore[no-untyped-call]
         if not isinstance(event, yaml.AliasEvent):
             self.anchors.pop(getattr(event, "anchor", None), None)
-        node: yaml.Node | None = super().compose_node(parent, index)
-        return node
+        return super().compose_node(parent, index)
 
     def scan_to_next_token(self) -> None:
         """Skips blanks between tokens. Like go-yaml, also skips tabs where neither a line nor a key can begin."""
@@ -113,9 +107,8 @@ class Reader:
             # A template's other mistakes may disappear when it is rendered.
             return None
         if size > _MOST_VALUES:
-            self._add(
-                node, "", f"its aliases (*name) make more than {_MOST_VALUES} values of it; write out what is needed"
-            )
+            message = f"its aliases (*name) make more than {_MOST_VALUES} values of it; write out what is needed"
+            self._add(node, "", message)
             return None
         return value
 
@@ -180,10 +173,11 @@ class Reader:
             self._add(node, path, message)
             return None
         value, _ = self._scalar(node, path)
-        name = key_text(value)
-        if name is None:
+        if value is None:
             self._add(node, path, "null can't be a key; write it in quotes")
-        elif isinstance(value, bool) and node.tag == _PLAIN and node.value.lower() != name:
+            return None
+        name = str(value).lower() if isinstance(value, bool) else str(value)
+        if isinstance(value, bool) and node.tag == _PLAIN and node.value.lower() != name:
             self._add(node, path, f"kubectl reads the key {node.value} as {name}; write it in quotes")
         return name
 
@@ -225,7 +219,8 @@ def plain_scalar(text: str) -> Any:
     if _FLOAT.fullmatch(digits):
         value = float(digits)
         # A number that is too large for a float is treated as text.
-        return text if math.isinf(value) else _as_sent(value)
+        if not math.isinf(value):
+            return int(value) if value.is_integer() and abs(value) < _MOST_SIGNED else value
     return text
 
 
@@ -243,19 +238,6 @@ def tagged_scalar(tag: str, text: str) -> Any:
     if not isinstance(value, _TAGS[name]):
         raise ValueError(f"isn't of the type !!{name}")
     return value
-
-
-def key_text(value: Any) -> str | None:
-    """Returns a mapping's key as text, as in JSON, or None if the value can't be a key."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float):
-        return str(value)
-    return value if isinstance(value, str) else None
-
-
-def _as_sent(value: float) -> int | float:
-    return int(value) if value.is_integer() and abs(value) < _MOST_SIGNED else value
 
 
 def yaml_text(documents: Iterable[Any]) -> str:

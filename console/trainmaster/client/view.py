@@ -3,7 +3,7 @@
 `JobView` reads the raw object. Users may have edited it, so values of the wrong type become None or empty, and texts in
 lists are cut. Figures that only make sense while a job runs (speed, ETA) are otherwise None.
 
-A view is rendered by `job_text` and `job_html` for notebooks, by `cli/show` and `cli/top_picture` for terminals, and by
+A view is rendered by `job_text` and `job_html` for notebooks, by `cli/show` and `cli/top` for terminals, and by
 `row_of` in `dashboard/board` as JSON. The history's records contain no object, so they use the functions for single
 figures.
 """

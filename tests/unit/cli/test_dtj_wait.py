@@ -7,7 +7,7 @@ import typer
 
 from tests.unit.cli.dtj_command import JOBS, RUNNING, condition, run
 from tests.unit.client.fakes import FakeTransport, job
-from trainmaster.cli.durations import seconds
+from trainmaster.cli.connection import seconds
 
 
 @pytest.mark.parametrize(("phase", "code"), [("Succeeded", 0), ("Failed", 1)])

@@ -336,7 +336,7 @@ def test_the_log_of_a_worker_keeps_its_colours_on_a_terminal_and_writes_nothing_
 def test_completion_offers_no_control_characters(transport: FakeTransport, monkeypatch: pytest.MonkeyPatch) -> None:
     transport.answers = answers()
     context = typer.Context(typer.main.get_command(dtj.app))
-    assert_harmless("\n".join(complete_job(context, "name")))
+    assert_harmless("\n".join(complete_job(context)))
 
 
 HOSTILE_YAML = '"' + "".join(f"\\U{ord(character):08x}" for character in HOSTILE) + '"'

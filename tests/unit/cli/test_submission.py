@@ -96,11 +96,11 @@ def test_a_mistake_is_one_sentence(
     [
         (
             ("mine", "--", "python", "train.py"),
-            "'mine' is no manifest (.yaml, .yml or .json); the job's name is given by --name, and what each worker "
-            "runs stands behind --",
+            "'mine' is no manifest (.yaml, .yml or .json); give the job's name by --name, and each worker's command "
+            "after --",
         ),
         (("python", "train.py"), "'python' is no manifest"),
-        (("train.py",), "'train.py' is no manifest (.yaml, .yml or .json); a script is given by --script train.py"),
+        (("train.py",), "'train.py' is no manifest (.yaml, .yml or .json); give a script by --script train.py"),
         (("a.yaml", "b.yaml"), "one manifest is submitted at a time, not 2"),
         (("a.yaml", "-f", "b.yaml"), "stands beside the manifest a.yaml; leave one of them out"),
         (("a.yaml", "--", "python"), "a command stands behind -- beside the manifest a.yaml; write it there"),

@@ -1,4 +1,4 @@
-"""Reports of ranks become bars, a histogram and a slowest rank (`cli/top.py`, `cli/top_picture.py`)."""
+"""Reports of ranks become bars, a histogram and a slowest rank (`cli/top.py`)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from tests.unit.client.fakes import job, pod
-from trainmaster.cli.top import JobReader
-from trainmaster.cli.top_picture import NO_TIME_YET, UNTIMED, JobPicture, JobsPicture, histogram, sparkline
+from trainmaster.cli.top import NO_TIME_YET, UNTIMED, JobPicture, JobReader, JobsPicture, histogram, sparkline
 from trainmaster.client import JobMetrics, NotAllowed, RankMetrics, TrainingJob
 
 

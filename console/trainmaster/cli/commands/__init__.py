@@ -1,8 +1,8 @@
 """Lists the commands by the help's sections, in its order. A command's module has the same name, except for `SHARED`.
 
-`jobs` shows jobs, `steering` changes them or waits for them, `evidence` also has `stacks`, `files` works on files,
-`pages` serves the page, and `programs` has small commands; `submit`, `push`, `logs`, `events`, `history` (with
-`history_server`, its `serve`) and `local` are modules of their own. To add a command:
+`jobs` shows jobs, `steering` changes them or waits for them, `evidence` also has `logs`, `events` and `stacks`,
+`submit` also has `push`, `files` works on files, `pages` serves the page, and `programs` has small commands; `history`
+(with `history_server`, its `serve`) and `local` are modules of their own. To add a command:
 
     app = Part()
 
@@ -36,7 +36,8 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
 SHARED: Mapping[str, str] = {
     **dict.fromkeys(("list", "status", "top", "why"), "jobs"),
     **dict.fromkeys(("suspend", "resume", "scale", "restart", "wait"), "steering"),
-    "stacks": "evidence",
+    **dict.fromkeys(("logs", "events", "stacks"), "evidence"),
+    "push": "submit",
     **dict.fromkeys(("init", "validate", "render", "convert"), "files"),
     **dict.fromkeys(("open", "dashboard"), "pages"),
     **dict.fromkeys(("crd", "operator", "completion", "mcp", "demo"), "programs"),
@@ -46,5 +47,4 @@ KUBECTLS = frozenset({"annotate", "apply", "create", "delete", "describe", "edit
 
 
 def module_of(command: str) -> str:
-    """Returns the name of a command's module."""
     return f"{__name__}.{SHARED.get(command, command.replace('-', '_'))}"

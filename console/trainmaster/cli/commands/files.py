@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from trainmaster.cli.arguments import Files
-from trainmaster.cli.connection import complete_path
+from trainmaster.cli.connection import path_argument, path_option
 from trainmaster.cli.program import Part
 
 app = Part()
@@ -19,13 +19,11 @@ Force = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
 
 @app.command("init")
 def init(
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Folder of the files.", autocompletion=complete_path)
-    ] = Path(),
-    name: Annotated[str, typer.Option("--name", help="Name of the job.")] = "my-training",
-    workers: Annotated[int, typer.Option("--workers", help="Number of pods.")] = 2,
-    gpus: Annotated[int, typer.Option("--gpus", help="GPUs of each pod.")] = 0,
-    image: Annotated[str, typer.Option("--image", help="Image with torch.")] = "ghcr.io/trainmaster/trainer:0.1.0",
+    directory: Annotated[Path, path_argument(metavar="DIR", help="Folder of the files.")] = Path(),
+    name: Annotated[str, typer.Option(help="Name of the job.")] = "my-training",
+    workers: Annotated[int, typer.Option(help="Number of pods.")] = 2,
+    gpus: Annotated[int, typer.Option(help="GPUs of each pod.")] = 0,
+    image: Annotated[str, typer.Option(help="Image with torch.")] = "ghcr.io/trainmaster/trainer:0.1.0",
     force: Force = False,
 ) -> None:
     """Write a commented job.yaml and train.py to begin with.
@@ -55,10 +53,7 @@ def render(
     files: Files,
     output: Format = "yaml",
     directory: Annotated[
-        Path | None,
-        typer.Option(
-            "--directory", "-d", help="Write a file for each child there, not to stdout.", autocompletion=complete_path
-        ),
+        Path | None, path_option("--directory", "-d", help="Write a file for each child there, not to stdout.")
     ] = None,
     namespace: Annotated[
         str, typer.Option("--namespace", "-n", help="Namespace of jobs whose file names none.")

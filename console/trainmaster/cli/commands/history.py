@@ -9,7 +9,7 @@ import typer
 
 from trainmaster.cli.arguments import Everywhere, name_argument, require_one
 from trainmaster.cli.commands import module_of
-from trainmaster.cli.connection import Connection, beginning, complete_path, connected
+from trainmaster.cli.connection import Connection, completions, connected, path_option
 from trainmaster.cli.history import FORMATS
 from trainmaster.cli.output import Output, format_option
 from trainmaster.cli.program import Command, Part
@@ -21,7 +21,8 @@ app = Part()
 
 # `history serve` runs the server (commands/history_server.py); `history dtj/serve` shows the job named serve.
 SERVE, SERVER = "serve", "history-server"
-EXPORT = "Export"
+_EXPORT: dict[str, Any] = {"rich_help_panel": "Export"}
+_SOURCE: dict[str, Any] = {"rich_help_panel": "History"}
 
 
 def open_history(
@@ -38,8 +39,8 @@ def open_history(
     return blocking_history(found, seconds=limit), connection.namespace or server.namespace
 
 
-def _complete_name(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Returns the namespace's recorded job names with the given beginning, newest first."""
+def _complete_name(ctx: typer.Context) -> list[str]:
+    """Returns the names of the namespace's recorded jobs, newest first."""
     from trainmaster.client.blocking import run
 
     def read() -> list[str]:
@@ -47,11 +48,11 @@ def _complete_name(ctx: typer.Context, incomplete: str) -> list[str]:
         reader, namespace = open_history(Connection.of(ctx), *options)
         return list(dict.fromkeys(job["name"] for job in run(reader.jobs(namespace))["items"]))
 
-    return beginning(read, incomplete)
+    return completions(read)
 
 
-def _source(flag: str, metavar: str, help: str, **more: Any) -> Any:
-    return typer.Option(flag, metavar=metavar, help=help, rich_help_panel="History", **more)
+def _source(flag: str, metavar: str, help: str) -> Any:
+    return typer.Option(flag, metavar=metavar, help=help, **_SOURCE)
 
 
 class _History(Command):
@@ -71,33 +72,18 @@ def show_history(
         str | None, name_argument("Name of the job; default: all recorded jobs.", complete=_complete_name)
     ] = None,
     everywhere: Everywhere = False,
-    limit: Annotated[
-        int, typer.Option("--limit", metavar="N", min=0, help="List at most N jobs, the newest; 0: all.")
-    ] = 100,
-    uid: Annotated[str | None, typer.Option("--uid", metavar="UID", help="Show the job with this uid.")] = None,
-    attempt: Annotated[
-        int | None, typer.Option("--attempt", metavar="N", min=1, help="Show the evidence of this attempt.")
-    ] = None,
+    limit: Annotated[int, typer.Option(metavar="N", min=0, help="List at most N jobs, the newest; 0: all.")] = 100,
+    uid: Annotated[str | None, typer.Option(metavar="UID", help="Show the job with this uid.")] = None,
+    attempt: Annotated[int | None, typer.Option(metavar="N", min=1, help="Show the evidence of this attempt.")] = None,
     export: Annotated[
         str | None,
-        typer.Option(
-            "--export",
-            metavar="FILE",
-            help="Write the curves to FILE.csv, .json or .parquet; - is stdout.",
-            rich_help_panel=EXPORT,
-            autocompletion=complete_path,
-        ),
+        path_option(metavar="FILE", help="Write the curves to FILE.csv, .json or .parquet; - is stdout.", **_EXPORT),
     ] = None,
     format: Annotated[
-        str | None,
-        format_option(
-            "--format", formats=FORMATS, help="Set the format of an export; default: FILE's suffix.", panel=EXPORT
-        ),
+        str | None, format_option(FORMATS, "Set the format of an export; default: FILE's suffix.", **_EXPORT)
     ] = None,
-    ranks: Annotated[
-        bool, typer.Option("--ranks", help="Export each rank's figures, a row each.", rich_help_panel=EXPORT)
-    ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.", rich_help_panel=EXPORT)] = False,
+    ranks: Annotated[bool, typer.Option("--ranks", help="Export each rank's figures, a row each.", **_EXPORT)] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.", **_EXPORT)] = False,
     history: Annotated[
         str | None, _source("--history", "URL", "Read this history; default: TRAINMASTER_HISTORY or the cluster's.")
     ] = None,
@@ -110,9 +96,8 @@ def show_history(
     ] = None,
     authority: Annotated[
         str | None,
-        _source(
-            *("--history-ca", "FILE", "Trust this authority for https; default: the system's."),
-            autocompletion=complete_path,
+        path_option(
+            "--history-ca", metavar="FILE", help="Trust this authority for https; default: the system's.", **_SOURCE
         ),
     ] = None,
     output: Output = None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
 from dataclasses import Field
 from typing import Annotated, Any, get_args, get_type_hints
 
@@ -29,11 +28,6 @@ def serve(**given: Any) -> None:
 
     It has no rights in the cluster: the API server decides by each viewer's own token.
     """
-    raise typer.Exit(_run(HistorySettings(**_parse_settings(given))))
-
-
-def _parse_settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields' given or default values. Raises typer.BadParameter."""
     values: dict[str, Any] = {}
     for setting, option in _OPTIONS:
         if given[setting.name] in (None, ""):
@@ -42,7 +36,7 @@ def _parse_settings(given: Mapping[str, Any]) -> dict[str, Any]:
             values[setting.name] = option.parse(given[setting.name])
         except InvalidSetting as error:
             raise typer.BadParameter(f"--{option.name}: {error}") from error
-    return values
+    raise typer.Exit(_run(HistorySettings(**values)))
 
 
 def _parameter(setting: Field[Any], option: Option) -> inspect.Parameter:
@@ -60,9 +54,8 @@ def _parameter(setting: Field[Any], option: Option) -> inspect.Parameter:
         hidden=option.hidden,
         case_sensitive="DEBUG" not in get_args(annotation),
     )
-    return inspect.Parameter(
-        setting.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[annotation, info]
-    )
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(setting.name, kind, default=default, annotation=Annotated[annotation, info])
 
 
 # Typer reads the options from the signature and the help from the docstring.

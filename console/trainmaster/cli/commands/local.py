@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from trainmaster.cli.connection import complete_path
+from trainmaster.cli.connection import path_option
 from trainmaster.cli.program import Part
 from trainmaster.cli.terminal import say
 
@@ -16,15 +16,7 @@ app = Part(help="Run a small Kubernetes on this machine, made of processes.")
 
 STATE_DIR = Path(".trainmaster/local")
 
-StateDir = Annotated[
-    Path,
-    typer.Option(
-        "--state-dir",
-        envvar="TRAINMASTER_LOCAL_DIR",
-        help="Folder of the cluster's files.",
-        autocompletion=complete_path,
-    ),
-]
+StateDir = Annotated[Path, path_option(envvar="TRAINMASTER_LOCAL_DIR", help="Folder of the cluster's files.")]
 
 
 def _state_option(state_dir: Path) -> str:
@@ -34,10 +26,9 @@ def _state_option(state_dir: Path) -> str:
 @app.command()
 def up(
     state_dir: StateDir = STATE_DIR,
-    nodes: Annotated[int, typer.Option("--nodes", min=1, max=64, help="Number of nodes.")] = 1,
+    nodes: Annotated[int, typer.Option(min=1, max=64, help="Number of nodes.")] = 1,
     gpus: Annotated[
-        int | None,
-        typer.Option("--gpus", min=0, help="GPUs of each node; default: the machine's, split among the nodes."),
+        int | None, typer.Option(min=0, help="GPUs of each node; default: the machine's, split among the nodes.")
     ] = None,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay until Ctrl-C, which stops the cluster.")

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from trainmaster.cli.arguments import name_argument
 from trainmaster.cli.connection import Connection, connected
 from trainmaster.cli.program import Part
+from trainmaster_operator.api.options import LogFormat, LogLevel
 
 app = Part()
 
 CLUSTER_PORT = 8088
-_FILE = {"metavar": "FILE", "exists": True, "dir_okay": False}
+_FILE: dict[str, Any] = {"metavar": "FILE", "exists": True, "dir_okay": False}
 
-History = Annotated[
-    str | None,
-    typer.Option(
-        "--history",
-        metavar="URL",
-        envvar="TRAINMASTER_HISTORY",
-        help="Show deleted jobs of this history; default: the cluster's.",
-    ),
-]
+_HISTORY = "Show deleted jobs of this history; default: the cluster's."
+History = Annotated[str | None, typer.Option(metavar="URL", envvar="TRAINMASTER_HISTORY", help=_HISTORY)]
+_PORT: dict[str, Any] = {"metavar": "PORT", "min": 0, "max": 65535}
 
 
 @app.command("open")
@@ -33,12 +28,8 @@ History = Annotated[
 def open(
     connection: Connection,
     name: Annotated[str | None, name_argument("Name of the job; default: the list of jobs.")] = None,
-    browser: Annotated[
-        bool, typer.Option("--browser/--no-browser", help="Open the browser, or only print the address.")
-    ] = True,
-    port: Annotated[
-        int, typer.Option("--port", metavar="PORT", help="Port of 127.0.0.1; 0 takes a free one.", min=0, max=65535)
-    ] = 0,
+    browser: Annotated[bool, typer.Option(help="Open the browser, or only print the address.")] = True,
+    port: Annotated[int, typer.Option(help="Port of 127.0.0.1; 0 takes a free one.", **_PORT)] = 0,
     history: History = None,
 ) -> None:
     """Open the page of all jobs, or of one, in the browser.
@@ -69,38 +60,20 @@ def dashboard(
     connection: Connection,
     mode: Annotated[
         Literal["cluster", "laptop"] | None,
-        typer.Option("--mode", help="Viewer: cluster, by token; laptop, by kubeconfig; default: cluster in pods."),
+        typer.Option(help="Viewer: cluster, by token; laptop, by kubeconfig; default: cluster in pods."),
     ] = None,
     address: Annotated[
         str | None,
-        typer.Option(
-            "--address", metavar="ADDRESS", help="Listen on this address; default: 0.0.0.0, on a laptop 127.0.0.1."
-        ),
+        typer.Option(metavar="ADDRESS", help="Listen on this address; default: 0.0.0.0, on a laptop 127.0.0.1."),
     ] = None,
     port: Annotated[
-        int | None,
-        typer.Option(
-            "--port",
-            metavar="PORT",
-            help=f"Listen on this port; default: {CLUSTER_PORT}, on a laptop a free one.",
-            min=0,
-            max=65535,
-        ),
+        int | None, typer.Option(help=f"Listen on this port; default: {CLUSTER_PORT}, on a laptop a free one.", **_PORT)
     ] = None,
     history: History = None,
-    tls_cert: Annotated[
-        Path | None, typer.Option("--tls-cert", help="Serve TLS with this certificate, in PEM.", **_FILE)
-    ] = None,
-    tls_key: Annotated[
-        Path | None, typer.Option("--tls-key", help="Use this key of the certificate, in PEM.", **_FILE)
-    ] = None,
-    log_format: Annotated[
-        Literal["json", "text"], typer.Option("--log-format", help="Log format: json for collectors, text for people.")
-    ] = "text",
-    log_level: Annotated[
-        Literal["DEBUG", "INFO", "WARNING", "ERROR"],
-        typer.Option("--log-level", help="Set the minimum log level.", case_sensitive=False),
-    ] = "INFO",
+    tls_cert: Annotated[Path | None, typer.Option(help="Serve TLS with this certificate, in PEM.", **_FILE)] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Use this key of the certificate, in PEM.", **_FILE)] = None,
+    log_format: Annotated[LogFormat, typer.Option(help="Log format: json for collectors, text for people.")] = "text",
+    log_level: Annotated[LogLevel, typer.Option(help="Set the minimum log level.", case_sensitive=False)] = "INFO",
 ) -> None:
     """Serve the page about jobs, until SIGTERM or Ctrl-C.
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from trainmaster.cli.connection import Connection, complete_path, connected
+from trainmaster.cli.connection import Connection, connected, path_argument, path_option
 from trainmaster.cli.program import Part
 from trainmaster.cli.terminal import called, write
 
@@ -26,11 +26,10 @@ def crd() -> None:
     write(crd_yaml())
 
 
-@app.command(
-    "operator",
-    add_help_option=False,
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-)
+_PASSES_ALL = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+@app.command("operator", add_help_option=False, context_settings=_PASSES_ALL)
 def operator(ctx: typer.Context) -> None:
     """Run the operator, or rotate its keys.
 
@@ -44,12 +43,8 @@ def operator(ctx: typer.Context) -> None:
 
 @app.command("demo")
 def demo(
-    example: Annotated[Path, typer.Argument(help="File of the job to run.", autocompletion=complete_path)] = Path(
-        "manifests/examples/reviews.yaml"
-    ),
-    folder: Annotated[
-        Path, typer.Option("--folder", help="Folder for logs, checkpoints and curves.", autocompletion=complete_path)
-    ] = Path(".trainmaster/demo"),
+    example: Annotated[Path, path_argument(help="File of the job to run.")] = Path("manifests/examples/reviews.yaml"),
+    folder: Annotated[Path, path_option(help="Folder for logs, checkpoints and curves.")] = Path(".trainmaster/demo"),
 ) -> None:
     """Train a real model on a cluster on this machine, and watch it.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
@@ -13,17 +13,20 @@ from trainmaster.cli.connection import Connection, connected
 from trainmaster.cli.program import Part
 from trainmaster.cli.terminal import say
 
+if TYPE_CHECKING:
+    from trainmaster.client import JobClient, TrainingJob
+
 app = Part()
 
 
-def _for_each(names: Sequence[str], action: Callable[[str], None]) -> None:
+def _for_each(jobs: JobClient, names: Sequence[str], action: Callable[[str, TrainingJob], None]) -> None:
     """Runs an action for each job. As in kubectl, a refusal is reported and the remaining jobs are processed."""
     from trainmaster.client import ClientError, WaitTimeout
 
     refused: ClientError | None = None
     for name in names:
         try:
-            action(name)
+            action(name, find_job(jobs, name))
         except WaitTimeout:
             # The timeout applies to all jobs together, so the remaining ones aren't tried.
             raise
@@ -47,18 +50,16 @@ def suspend(connection: Connection, names: JobNames) -> None:
 
     jobs = connection.client()
 
-    def one(name: str) -> None:
-        job = find_job(jobs, name)
+    def one(name: str, job: TrainingJob) -> None:
         if job.to_be_suspended:
             say(f"{name}: already suspended")
             return
         jobs.suspend(name)
         say(f"{name}: suspending")
-        lost = lost_checkpoints(job)
-        if lost is not None:
+        if (lost := lost_checkpoints(job)) is not None:
             say(f"warning: {lost}; {KEEPING}", error=True)
 
-    _for_each(names, one)
+    _for_each(jobs, names, one)
 
 
 @app.command("resume")
@@ -67,30 +68,27 @@ def resume(connection: Connection, names: JobNames) -> None:
     """Resume suspended jobs, from their checkpoint if its volume has outlived the pods."""
     jobs = connection.client()
 
-    def one(name: str) -> None:
-        job = find_job(jobs, name)
+    def one(name: str, job: TrainingJob) -> None:
         jobs.resume(name)
-        say(f"{name}: resuming" if job.to_be_suspended else f"{name}: is not suspended; it is {job.phase}")
+        say(f"{name}: {'resuming' if job.to_be_suspended else f'is not suspended; it is {job.phase}'}")
 
-    _for_each(names, one)
+    _for_each(jobs, names, one)
 
 
 @app.command("scale")
 @connected
 def scale(
-    connection: Connection,
-    names: JobNames,
-    workers: Annotated[int, typer.Option("--workers", help="New number of workers.", min=1)],
+    connection: Connection, names: JobNames, workers: Annotated[int, typer.Option(help="New number of workers.", min=1)]
 ) -> None:
     """Change the number of workers."""
     jobs = connection.client()
 
-    def one(name: str) -> None:
-        before = find_job(jobs, name).raw["spec"].get("workers")
+    def one(name: str, job: TrainingJob) -> None:
+        before = job.raw["spec"].get("workers")
         jobs.scale(name, workers)
         say(f"{name}: {workers} workers" + ("" if before is None else f", {before} before"))
 
-    _for_each(names, one)
+    _for_each(jobs, names, one)
 
 
 @app.command("restart")
@@ -102,23 +100,20 @@ def restart(connection: Connection, names: JobNames) -> None:
     """
     jobs = connection.client()
 
-    def one(name: str) -> None:
-        find_job(jobs, name)
+    def one(name: str, job: TrainingJob) -> None:
         jobs.restart(name)
         say(f"{name}: restarting")
 
-    _for_each(names, one)
+    _for_each(jobs, names, one)
 
 
-def _wait_targets() -> list[str]:
-    """Returns all values of `wait --for`."""
+_TARGETS = "Wait for finished, running, or a phase such as Suspended."
+
+
+def _targets() -> list[str]:
     from trainmaster_operator.api.v1alpha1 import Phase
 
     return ["finished", *map(str.lower, get_args(Phase))]
-
-
-def _complete_target(incomplete: str) -> list[str]:
-    return [each for each in _wait_targets() if each.startswith(incomplete.lower())]
 
 
 @app.command("wait")
@@ -126,12 +121,7 @@ def _complete_target(incomplete: str) -> list[str]:
 def wait(
     connection: Connection,
     names: JobNames,
-    phase: Annotated[
-        str,
-        typer.Option(
-            "--for", help="Wait for finished, running, or a phase such as Suspended.", autocompletion=_complete_target
-        ),
-    ] = "finished",
+    phase: Annotated[str, typer.Option("--for", help=_TARGETS, autocompletion=_targets)] = "finished",
     timeout: Timeout = None,
 ) -> None:
     """Wait until jobs have ended, or are in a phase.
@@ -140,27 +130,25 @@ def wait(
     """
     from trainmaster.client.view import view_of
 
-    if phase.lower() not in _wait_targets():
+    if phase.lower() not in _targets():
         kubectls = "; kubectl wait has conditions and delete" if "=" in phase or phase.lower() == "delete" else ""
-        targets = ", ".join(_wait_targets())
-        raise typer.BadParameter(f"{phase!r} is no phase; use one of {targets}{kubectls}", param_hint="--for")
+        message = f"{phase!r} is no phase; use one of {', '.join(_targets())}{kubectls}"
+        raise typer.BadParameter(message, param_hint="--for")
     jobs = connection.client()
     wanted = phase.capitalize()
     deadline = None if timeout is None else time.monotonic() + timeout
     missed: list[str] = []
 
-    def one(name: str) -> None:
-        find_job(jobs, name)
+    def reached(job: TrainingJob) -> bool:
+        return job.finished or job.phase == wanted
+
+    def one(name: str, job: TrainingJob) -> None:
         left = timeout if deadline is None or len(names) == 1 else max(0.0, deadline - time.monotonic())
-        job = jobs.wait(
-            name,
-            until=lambda job: job.finished or (wanted != "Finished" and job.phase == wanted),
-            timeout=left,
-        )
+        job = jobs.wait(name, until=reached, timeout=left)
         say(view_of(job.raw).outcome)
         if job.phase != wanted and not (job.phase == "Succeeded" and wanted in ("Finished", "Running")):
             missed.append(name)
 
-    _for_each(names, one)
+    _for_each(jobs, names, one)
     if missed:
         raise typer.Exit(1)

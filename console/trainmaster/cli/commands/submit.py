@@ -1,18 +1,23 @@
-"""`kubectl dtj submit` creates a job, from a manifest or from flags, with the code of a folder."""
+"""`submit` creates a job, from a manifest or from flags, with a folder's code; `push` uploads new code into a job."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainmaster.cli.connection import Connection, complete_path, connected
+from trainmaster.cli.arguments import JobName, duration_option, find_job
+from trainmaster.cli.connection import Connection, connected, path_argument, path_option
 from trainmaster.cli.output import ObjectOutput, object_name, print_value
 from trainmaster.cli.program import Command, Part
 from trainmaster.cli.terminal import called, say
+
+if TYPE_CHECKING:
+    from trainmaster.client import TrainingJob
 
 app = Part()
 
@@ -25,22 +30,15 @@ class _Submit(Command):
         return super().parse_args(ctx, [*args[:at], *args[at : at + 1], *args[at:]])
 
 
-@app.command(cls=_Submit)
+@app.command("submit", cls=_Submit)
 @connected
 def submit(
     connection: Connection,
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[FILE | -- COMMAND...]",
-            help="Manifest, or what each worker runs.",
-            show_default=False,
-            autocompletion=complete_path,
-        ),
+        path_argument(metavar="[FILE | -- COMMAND...]", help="Manifest, or what each worker runs.", show_default=False),
     ] = None,
-    filename: Annotated[
-        str | None, typer.Option("--filename", "-f", help="Manifest.", show_default=False, autocompletion=complete_path)
-    ] = None,
+    filename: Annotated[str | None, path_option("--filename", "-f", help="Manifest.")] = None,
     name: Annotated[
         str | None, typer.Option(help="Name of the job; default: the script's name and a few letters.")
     ] = None,
@@ -49,14 +47,10 @@ def submit(
     gpus: Annotated[int | None, typer.Option(help="Accelerators of each worker.")] = None,
     script: Annotated[str | None, typer.Option(help="Python script to run; its arguments follow --.")] = None,
     code: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="Folder of code to upload; the workers start in it.", autocompletion=complete_path
-        ),
+        Path | None, path_option(metavar="DIR", help="Folder of code to upload; the workers start in it.")
     ] = None,
     code_claim: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="PersistentVolumeClaim for code of more than 700 KB."),
+        str | None, typer.Option(metavar="NAME", help="PersistentVolumeClaim for code of more than 700 KB.")
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the job has ended.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the manifest, but send nothing.")] = False,
@@ -103,3 +97,55 @@ def submit(
         say(view_of(ended.raw).outcome)
         if ended.phase != "Succeeded":
             raise typer.Exit(1)
+
+
+@app.command("push")
+@connected
+def push(
+    connection: Connection,
+    name: JobName,
+    folder: Annotated[Path, path_argument(metavar="DIR", help="Folder of the code.")],
+    wait: Annotated[bool, typer.Option(help="Wait until the ranks run the new code.")] = True,
+    timeout: Annotated[float, duration_option()] = "10m",  # type: ignore[assignment]
+) -> None:
+    """Upload new code into a job that was submitted with --code.
+
+    Its ranks save a checkpoint and restart with the new code in the same pods; this doesn't count against maxRestarts.
+    DIR replaces all of the job's code. A folder without the job's script is refused.
+    """
+    from trainmaster.client.code import archive_folder, push_code
+    from trainmaster.client.code.archive import size_text
+    from trainmaster.client.view import view_of
+
+    jobs = connection.client()
+    began = time.monotonic()
+    archive = archive_folder(folder)
+    if archive.left_out:
+        say(archive.left(), error=True)
+    find_job(jobs, name)
+    pushed = push_code(jobs, name, archive)
+    files = "1 file" if len(archive.sizes) == 1 else f"{len(archive.sizes)} files"
+    code = f"{archive.digest[:12]} ({files}, {size_text(len(archive.data))})"
+    if not pushed.changed:
+        say(f"{name}: already has this code, {code}")
+        return
+    say(f"{name}: new code {code}")
+    if pushed.job.to_be_suspended:
+        say(f"{name}: is suspended, and runs the new code when it is resumed")
+        return
+    if not wait:
+        return
+
+    def runs(job: TrainingJob) -> bool:
+        return job.finished or (job.status.code_digest == archive.digest and job.phase == "Running")
+
+    job = jobs.wait(name, until=runs, timeout=timeout)
+    if job.finished:
+        ran = job.status.code_digest == archive.digest
+        say(view_of(job.raw).outcome + ("" if ran else "; the new code never ran"))
+        if job.phase == "Failed" or not ran:
+            raise typer.Exit(1)
+        return
+    say(
+        f"{name}: running the new code in attempt {job.status.attempt}, {time.monotonic() - began:.1f} s after the push"
+    )

@@ -14,7 +14,7 @@ from rich.text import Text
 from trainmaster.cli.console import columns
 from trainmaster.cli.show import PHASE_STYLES, where_time_went
 from trainmaster.cli.terminal import called, wrapped
-from trainmaster.cli.top_picture import blocks, step_time
+from trainmaster.cli.top import blocks, step_time
 from trainmaster.client import ClientError, TrainingJob
 from trainmaster.client.view import duration, figure, percent, rate, steps_text
 from trainmaster_operator.api.printable import one_line
@@ -36,12 +36,10 @@ GAP = 3.0
 def job_table(
     jobs: Sequence[Mapping[str, Any]], now: datetime | None = None, *, namespaces: bool = False, wide: bool = False
 ) -> Text:
-    """Returns a table with a line for each recorded job."""
     now = now or datetime.now(UTC)
     names = ["NAME", "PHASE", "ATTEMPTS", "RESTARTS", "STEP", "LOSS", "GOODPUT", "STARTED", "DURATION"]
     names = [*(["NAMESPACE"] if namespaces else []), *names, *(["UID", "LAST FAILURE"] if wide else [])]
-    cells = [_cells(job, now) for job in jobs]
-    return columns(names, [[row[name] for name in names] for row in cells], {names.index("PHASE"): STYLES})
+    return columns([_cells(job, now) for job in jobs], names, {"PHASE": STYLES})
 
 
 def _cells(job: Mapping[str, Any], now: datetime) -> dict[str, str]:
@@ -144,17 +142,15 @@ def _attempts(job: Mapping[str, Any], width: int | None, now: datetime) -> Itera
     for attempt in shown:
         started = to_datetime(attempt["startedAt"])
         first, last = attempt["firstStep"], attempt["lastStep"]
-        rows.append(
-            [
-                str(attempt["attempt"]),
-                "" if started is None else _moment(started),
-                _ran_for(attempt, job, now),
-                "" if first is None or last is None else f"{first} to {last}",
-                attempt["outcome"] or "",
-            ]
-        )
-    names = ["ATTEMPT", "STARTED (UTC)", "RAN FOR", "STEPS", "OUTCOME"]
-    heading, *lines = columns(names, rows, {4: OUTCOME_STYLES}).split("\n")
+        row = {
+            "ATTEMPT": str(attempt["attempt"]),
+            "STARTED (UTC)": "" if started is None else _moment(started),
+            "RAN FOR": _ran_for(attempt, job, now),
+            "STEPS": "" if first is None or last is None else f"{first} to {last}",
+            "OUTCOME": attempt["outcome"] or "",
+        }
+        rows.append(row)
+    heading, *lines = columns(rows, styles={"OUTCOME": OUTCOME_STYLES}).split("\n")
     yield heading
     for attempt, line in zip(shown, lines, strict=True):
         yield line

@@ -27,7 +27,6 @@ from trainmaster_operator.api.evidence import AttemptEvidence
 STDOUT = "-"
 TAIL_LINES = 20
 _WHOLE = ("attempt", "step", "rank", "worker")
-_FLAGS = ("redone",)
 Columns = Mapping[str, Sequence[Any]]
 
 
@@ -50,7 +49,6 @@ def show_list(reader: HistoryReader, namespace: str | None, limit: int, output: 
 
 
 def show_job(reader: HistoryReader, namespace: str, name: str, uid: str | None, output: str | None) -> None:
-    """Shows one job. Raises ClientError."""
     job = run(reader.job(namespace, name, uid=uid))
     if output == "name":
         say(object_name(job["name"]))
@@ -129,11 +127,10 @@ async def _recorded_jobs(
         wanted = min(MOST_JOBS, limit - len(found)) if limit else MOST_JOBS
         page = await reader.jobs(namespace, limit=wanted, after=after)
         found += page["items"]
-        more = page["continue"]
+        before, after = after, page["continue"]
         # A faulty history may repeat its position or return no jobs.
-        if not more or more == after or not page["items"] or (limit and len(found) >= limit):
-            return found[: limit or None], bool(more) or bool(limit and len(found) > limit)
-        after = more
+        if not after or after == before or not page["items"] or (limit and len(found) >= limit):
+            return found[: limit or None], bool(after) or bool(limit and len(found) > limit)
 
 
 def export_format(file: str, given: str | None, *, force: bool) -> str:
@@ -159,7 +156,10 @@ def export_format(file: str, given: str | None, *, force: bool) -> str:
 
 def _export(columns: Columns, file: str, format: str) -> None:
     """Writes columns of equal length. Raises ClientError if the file can't be written."""
-    content = {"csv": _csv, "json": _json, "parquet": _parquet}[format](columns)
+    if format == "json":
+        content = (json.dumps(columns, separators=(",", ":")) + "\n").encode()
+    else:
+        content = _csv(columns) if format == "csv" else _parquet(columns)
     if file == STDOUT:
         write(content.decode())
         return
@@ -178,16 +178,12 @@ def _csv(columns: Columns) -> bytes:
     return out.getvalue().encode()
 
 
-def _json(columns: Columns) -> bytes:
-    return (json.dumps(columns, separators=(",", ":")) + "\n").encode()
-
-
 def _parquet(columns: Columns) -> bytes:
     import pyarrow
     import pyarrow.parquet
 
     types = {
-        name: pyarrow.bool_() if name in _FLAGS else pyarrow.int64() if name in _WHOLE else pyarrow.float64()
+        name: pyarrow.bool_() if name == "redone" else pyarrow.int64() if name in _WHOLE else pyarrow.float64()
         for name in columns
     }
     table = pyarrow.table({name: pyarrow.array(values, types[name]) for name, values in columns.items()})

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from tests.unit.client.history.recorded import RecordedHistory, detail
 from trainmaster.cli.history.page import curve_lines, job_page, spread
-from trainmaster.cli.top_picture import blocks
+from trainmaster.cli.top import blocks
 from trainmaster.client.blocking import Blocking, run
 from trainmaster.client.history import HistoryReader
 
