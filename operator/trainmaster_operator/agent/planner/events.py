@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Optional, Protocol, Union, cast
 
 from trainmaster_operator.agent.planner import actions, changes, continuing, ranks
-from trainmaster_operator.agent.planner.classification import classify, stopped
+from trainmaster_operator.agent.planner.classification import Ending, classify, stopped
 from trainmaster_operator.agent.planner.plan import may_launch
-from trainmaster_operator.agent.planner.state import Ending, LeaderContact, Now, Run, SavedReport, State, measured
+from trainmaster_operator.agent.planner.state import LeaderContact, Now, Run, SavedReport, State, measured
 from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.assignment import Assignment, newer
 from trainmaster_operator.wire.joining import (
@@ -257,15 +257,6 @@ class Launched(NamedTuple):
         return changes.post(state, actions.DescribeEnvironment(state.started, state.environ or {}))
 
 
-class LauncherStarted(NamedTuple):
-    """The launcher has been started after all, because the warm process has forked no ranks."""
-
-    pid: int
-
-    def update(self, state: State, _now: Now) -> State:
-        return state.change_run(lambda run: run._replace(launcher=self.pid, awaited=0, continuable=False))
-
-
 class LaunchFailed(NamedTuple):
     """The launcher couldn't be started."""
 
@@ -464,7 +455,7 @@ class ProcessEnded(NamedTuple):
     """Pids of other ranks that have ended, but whose events haven't been handled yet."""
 
     def update(self, state: State, now: Now) -> State:
-        state = state.change_run(lambda run: ranks.process_ended(run, state.ended, self))
+        state = state.change_run(lambda run: ranks.process_ended(run, state.ended, *self))
         # Any other end is examined first, with the report unchanged.
         left_well = self.ending is not None and self.ending.exit_code == 0
         return continuing.refreshed(state, now) if left_well else state
@@ -484,9 +475,14 @@ class RankExamined(NamedTuple):
     """Out-of-memory kills in this container since the attempt began."""
 
     def update(self, state: State, now: Now) -> State:
-        run = state.run
-        report = None if run is None else ranks.rank_examined(run, changes.current_report(state, now), self)
-        return state if report is None else continuing.rank_failed(state, report, now)
+        run, ending = state.run, self.ending
+        if run is None or (self.was_ended and not self.raised):
+            return state
+        if self.was_ended and ending.signal is not None:
+            ending = Ending(1)
+        rank = run.first_rank + self.local_rank
+        report = classify(changes.current_report(state, now), ending, rank, self.evidence, self.oom_kills)
+        return continuing.rank_failed(state, report, now)
 
 
 class LauncherExamined(NamedTuple):
@@ -499,7 +495,7 @@ class LauncherExamined(NamedTuple):
     def update(self, state: State, now: Now) -> State:
         if state.run is None:
             return state
-        found = ranks.launcher_examined(state.run, state.ended, changes.current_report(state, now), self)
+        found = ranks.launcher_examined(state.run, state.ended, changes.current_report(state, now), *self)
         return state._replace(run=found) if isinstance(found, Run) else changes.end(state, found, now)
 
 

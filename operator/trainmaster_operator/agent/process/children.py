@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from trainmaster_operator.agent.errors import LaunchError
-from trainmaster_operator.agent.planner.state import Ending
+from trainmaster_operator.agent.planner.classification import Ending
 
 # torchrun handles the first four signals itself, so in its ranks they are in their initial state.
 _RESET_SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT]

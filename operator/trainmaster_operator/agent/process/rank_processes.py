@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from trainmaster_operator.agent.errors import NO_TORCH, LaunchError
 from trainmaster_operator.agent.loop import READ, Loop
+from trainmaster_operator.agent.planner.classification import Ending
 from trainmaster_operator.agent.planner.events import Event, RankStarted
-from trainmaster_operator.agent.planner.state import Ending
 from trainmaster_operator.agent.process import children, launcher, state_folder
 from trainmaster_operator.agent.process.output import named_pipe
 

@@ -17,7 +17,7 @@ from trainmaster_operator.agent.errors import LaunchError
 from trainmaster_operator.agent.loop import Loop
 from trainmaster_operator.agent.planner import events
 from trainmaster_operator.agent.planner.actions import ExamineLauncher, ExamineRank, Regroup, Terminate
-from trainmaster_operator.agent.planner.state import Ending
+from trainmaster_operator.agent.planner.classification import Ending
 from trainmaster_operator.agent.process import children, state_folder
 from trainmaster_operator.agent.process.environment import numbered
 from trainmaster_operator.agent.process.kernel import oom_kill_count

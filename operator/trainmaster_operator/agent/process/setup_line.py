@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 
 from trainmaster_operator.agent.errors import LaunchError
 from trainmaster_operator.agent.loop import READ, Loop
+from trainmaster_operator.agent.planner.classification import Ending
 from trainmaster_operator.agent.planner.events import Event, SetupEnded
-from trainmaster_operator.agent.planner.state import Ending
 from trainmaster_operator.agent.process import children
 from trainmaster_operator.agent.process.output import Printers, Pump
 from trainmaster_operator.wire.limits import MAX_ERROR_CHARACTERS

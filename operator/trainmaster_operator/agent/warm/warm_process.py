@@ -18,7 +18,7 @@ from typing import Any, Optional
 from trainmaster_operator.agent.errors import LaunchError
 from trainmaster_operator.agent.loop import READ, Loop, Timer
 from trainmaster_operator.agent.planner import events
-from trainmaster_operator.agent.planner.state import Ending
+from trainmaster_operator.agent.planner.classification import Ending
 from trainmaster_operator.agent.process import children
 from trainmaster_operator.agent.process.kernel import free_memory
 from trainmaster_operator.agent.process.output import Printers, Pump
