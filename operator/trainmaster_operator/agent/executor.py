@@ -23,8 +23,8 @@ from trainmaster_operator.agent.authority import AssignmentFile, Authority
 from trainmaster_operator.agent.errors import LaunchError
 from trainmaster_operator.agent.http import BadRequest, response
 from trainmaster_operator.agent.loop import Loop
+from trainmaster_operator.agent.network.connections import Delivery
 from trainmaster_operator.agent.network.joining import with_master_address
-from trainmaster_operator.agent.network.messages import Delivery
 from trainmaster_operator.agent.network.metrics import render_metrics, state_bytes
 from trainmaster_operator.agent.network.network import Network, present
 from trainmaster_operator.agent.network.server import METRICS_TYPE, json_of
@@ -65,8 +65,7 @@ class AgentExecutor:
     """AgentExecutor works entirely in the loop's thread; `run` returns the exit code."""
 
     def __init__(self, settings: AgentSettings, command: Sequence[str], environ: Mapping[str, str]) -> None:
-        self._settings = settings
-        self._command = command
+        self._settings, self._command = settings, command
         self._loop = Loop()
         self._events: deque[events.Event] = deque()
         self._printed = PrintedEnd()
@@ -254,7 +253,7 @@ class AgentExecutor:
 
     def _report_progress(self, body: Any) -> None:
         if self._watch is not None:
-            self._watch.observation.receive(body, time.monotonic())
+            self._watch.observation.sources.receive(body, time.monotonic())
 
     def _describe_environment(self, action: actions.DescribeEnvironment) -> None:
         """Describe the environment in a thread.

@@ -61,10 +61,8 @@ class Server:
         answers: Mapping[tuple[str, str], Answer],
         upgraded: Callable[[PeerConnection, bool, bytes], None],
     ) -> None:
-        self._loop = loop
-        self._settings = settings
-        self.answers = answers
-        self.upgraded = upgraded
+        self._loop, self._settings = loop, settings
+        self.answers, self.upgraded = answers, upgraded
         self._most_unauthenticated = _room_for_unauthenticated()
         self._unauthenticated: dict[Exchange, None] = {}
         self._known: dict[Exchange, None] = {}

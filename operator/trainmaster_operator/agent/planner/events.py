@@ -122,9 +122,8 @@ class DeadlinePassed(NamedTuple):
     def update(self, state: State, now: Now) -> State:
         alone_until = continuing.alone_until(state)
         if alone_until is not None and now.steady >= alone_until:
-            error = (
-                f"no operator has watched its ranks for {ALONE_SECONDS} s, and they trained without all other workers"
-            )
+            unwatched = f"no operator has watched its ranks for {ALONE_SECONDS} s"
+            error = f"{unwatched}, and they trained without all other workers"
             state = changes.end(state, stopped(changes.current_report(state, now))._replace(error=error), now)
             return changes.stop(state, now, ranks.FAILURE_GRACE)
         preparation, limit = state.preparation, state.settings.startup_timeout
@@ -244,15 +243,20 @@ class Launched(NamedTuple):
     """Whether the agent has started the ranks itself, so that they can continue in another attempt."""
 
     def update(self, state: State, now: Now) -> State:
-        known = {} if self.wraps_ranks else {0: self.pid}
-        way = state.way.launched(state.started, now.wall)
-        awaited = 0 if self.pid else state.settings.processes
-        run = Run(self.pid, self.wraps_ranks, self.first_rank, known, awaited, continuable=self.continuable)
         everyone = tuple(range(state.settings.processes))
         present = everyone if state.node_rank is None else state.present
-        absent = tuple(rank for rank in everyone if rank not in present)
-        run = run._replace(continued=state.assignment.continues is not None, present=present, absent=absent)
-        state = state._replace(way=way, run=run)
+        run = Run(
+            self.pid,
+            self.wraps_ranks,
+            self.first_rank,
+            ranks={} if self.wraps_ranks else {0: self.pid},
+            awaited=0 if self.pid else state.settings.processes,
+            continuable=self.continuable,
+            continued=state.assignment.continues is not None,
+            present=present,
+            absent=tuple(rank for rank in everyone if rank not in present),
+        )
+        state = state._replace(way=state.way.launched(state.started, now.wall), run=run)
         # This happens after the start, so that the start doesn't wait for the description.
         return changes.post(state, actions.DescribeEnvironment(state.started, state.environ or {}))
 

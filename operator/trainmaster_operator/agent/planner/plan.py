@@ -209,11 +209,10 @@ def _start(state: State, now: Now) -> Optional[Planned]:
         # A worker without the code hasn't joined the attempt, so there is nothing to report yet.
         return None
     report = report._replace(state="Starting")
+    resolved_at = now.steady if state.contact.master.resolved else None
     begun = _reported(state, report)._replace(
         started=report.attempt,
-        preparation=Preparation(
-            assignment, node_rank, now.steady, now.steady if state.contact.master.resolved else None
-        ),
+        preparation=Preparation(assignment, node_rank, now.steady, resolved_at),
         saved=SavedReport(report, False),
         environment=None,
         printed_environment="",

@@ -77,7 +77,6 @@ class RankProcesses:
         return True
 
     def add(self, local_rank: int, pid: int) -> None:
-        """Add a rank's started process."""
         self.pids[local_rank], self.started_at[local_rank] = pid, time.monotonic()
         self._put(RankStarted(local_rank, pid))
         if not self.below_launcher:

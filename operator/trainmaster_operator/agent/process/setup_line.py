@@ -42,7 +42,6 @@ class SetupLine:
             self._put(SetupEnded(None, error=f"spec.setup: {error}"))
 
     def cancel(self) -> None:
-        """Kill the line's processes."""
         self._close()
         if self._pid:
             self._pid = 0
