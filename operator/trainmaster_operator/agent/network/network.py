@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Optional
 
 from trainmaster_operator.agent.connection import JsonLines, Pace, PeerConnection
-from trainmaster_operator.agent.http import BadRequest, chunk, response
+from trainmaster_operator.agent.http import BadRequest, response
 from trainmaster_operator.agent.loop import Loop
 from trainmaster_operator.agent.network.connections import Delivery
 from trainmaster_operator.agent.network.follower import Follower
@@ -199,7 +199,8 @@ class Network:
             self._peers[number].send(data)
 
     def stream(self, peers: Iterable[int], data: bytes) -> None:
-        self.send(peers, chunk(data))
+        # A piece of a chunked body (RFC 9112, section 7.1); an empty one would end the body.
+        self.send(peers, b"%x\r\n%s\r\n" % (len(data), data))
 
     def close(self, peer: int) -> None:
         connection = self._peers.pop(peer, None)

@@ -71,6 +71,11 @@ class Ending(NamedTuple):
     exit_code: int
     signal: Optional[int] = None
 
+    @classmethod
+    def of(cls, code: int) -> Ending:
+        """Returns the ending for an exit code, or for a signal's negative number."""
+        return cls(128 - code, -code) if code < 0 else cls(code)
+
 
 def stopped(report: Report, ending: Ending | None = None) -> Report:
     """Returns the report of ranks that the agent stopped; `ending`: how they exited, if known."""

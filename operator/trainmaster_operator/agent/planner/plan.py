@@ -225,7 +225,7 @@ def _declined(state: State, report: Report, continues: int) -> Report:
     ended = state.ended
     if ended is not None and ended.state in ("Failed", "Finished") and ended.attempt >= continues:
         return ended._replace(attempt=report.attempt, at=report.at, able=False)
-    return failed(report, "AgentLost", "this worker has no rank left that could go on")
+    return failed(report, "AgentLost", "this worker has no rank left that could continue")
 
 
 def _lacks_code(state: State, assignment: Assignment) -> bool:

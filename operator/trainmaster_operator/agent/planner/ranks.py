@@ -127,7 +127,7 @@ def launcher_examined(
         code, local_rank = int(match[1]), int(match[2])
         if settled and run.endings.get(local_rank) is not None:
             return run
-        ending = Ending(128 - code, -code) if code < 0 else Ending(code)
+        ending = Ending.of(code)
         run = run._replace(endings={**run.endings, local_rank: ending})
         was_ended = run.terminated and ending.signal in (None, signal.SIGTERM)
         return _examine(run, ExamineRank(local_rank, ending, was_ended))

@@ -347,7 +347,7 @@ class RunProcesses:
 
 
 def problem_of(error: Union[LaunchError, OSError]) -> str:
-    """Returns the reason why a start failed."""
     if isinstance(error, OSError):
-        return f"cannot write {error.filename}: {error.strerror}"
+        # A write to an open file, as on a full disk, gives no name.
+        return f"cannot write {error.filename or 'a file'}: {error.strerror}"
     return last_lines(str(error), MAX_ERROR_CHARACTERS)

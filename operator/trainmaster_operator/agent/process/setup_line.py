@@ -65,7 +65,7 @@ class SetupLine:
     def _failure(self, ending: Ending) -> str:
         text = "\n".join(filter(None, (pump.last_lines(MAX_ERROR_CHARACTERS) for pump in self._pumps)))
         text = _unquoted(text, self._line)
-        sentence = f"spec.setup ended with exit code {ending.exit_code}; the worker's log has what it printed"
+        sentence = f"spec.setup ended with exit code {ending.exit_code}; its output is in the worker's log"
         return last_lines(f"{text}\n{sentence}".strip(), MAX_ERROR_CHARACTERS)
 
     def _spawn(self) -> None:
