@@ -36,8 +36,7 @@ class PeerConnection:
     """
 
     def __init__(self, loop: Loop, sock: socket.socket, read_bytes: int = READ_BYTES) -> None:
-        self._loop = loop
-        self._sock = sock
+        self._loop, self._sock = loop, sock
         self.on_data: Callable[[], object] = lambda: None
         """Called when data has arrived, until `read` takes it."""
         self.on_end: Callable[[], None] = lambda: None
@@ -214,10 +213,8 @@ class Pace:
     LINE_BYTES = 1_024
 
     def __init__(self, burst: float, per_second: float, now: float) -> None:
-        self._burst = burst
-        self._per_second = per_second
-        self._left = burst
-        self._at = now
+        self._burst, self._per_second = burst, per_second
+        self._left, self._at = burst, now
 
     def spend(self, size: int, lines: int, now: float) -> float:
         """Returns the seconds to wait before reading more after this many bytes and lines; 0: don't wait."""

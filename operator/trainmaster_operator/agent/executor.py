@@ -23,8 +23,8 @@ from trainmaster_operator.agent.authority import AssignmentFile, Authority
 from trainmaster_operator.agent.errors import LaunchError
 from trainmaster_operator.agent.http import BadRequest, response
 from trainmaster_operator.agent.loop import Loop
+from trainmaster_operator.agent.network.connections import Delivery
 from trainmaster_operator.agent.network.joining import with_master_address
-from trainmaster_operator.agent.network.messages import Delivery
 from trainmaster_operator.agent.network.metrics import render_metrics, state_bytes
 from trainmaster_operator.agent.network.network import Network, present
 from trainmaster_operator.agent.network.server import METRICS_TYPE, json_of
@@ -65,8 +65,7 @@ class AgentExecutor:
     """AgentExecutor works entirely in the loop's thread; `run` returns the exit code."""
 
     def __init__(self, settings: AgentSettings, command: Sequence[str], environ: Mapping[str, str]) -> None:
-        self._settings = settings
-        self._command = command
+        self._settings, self._command = settings, command
         self._loop = Loop()
         self._events: deque[events.Event] = deque()
         self._printed = PrintedEnd()
@@ -254,7 +253,7 @@ class AgentExecutor:
 
     def _report_progress(self, body: Any) -> None:
         if self._watch is not None:
-            self._watch.observation.receive(body, time.monotonic())
+            self._watch.observation.sources.receive(body, time.monotonic())
 
     def _describe_environment(self, action: actions.DescribeEnvironment) -> None:
         """Describe the environment in a thread.
@@ -278,10 +277,6 @@ class AgentExecutor:
         except OSError as error:
             self._complain(f"cannot write the report: {error.strerror}")
 
-    def _diagnose(self, action: actions.Diagnose) -> None:
-        if self._watch is not None:
-            self._watch.receive(action.message, present())
-
     def _write_termination_message(self, action: actions.WriteTerminationMessage) -> None:
         try:
             with open(self._settings.termination_log, "w", encoding="utf-8") as file:
@@ -293,9 +288,6 @@ class AgentExecutor:
         if self._learning is not None and isinstance(action.message, ProgressLine):
             self._learning.observe(action.message.ranks)
         self._network.publish(action.message, present())
-
-    def _keep_report(self, action: actions.KeepReport) -> None:
-        self._network.leader.receive(Reported(action.report), present(), leads=False)
 
     def _hand_over(self, _action: actions.HandOver) -> None:
         state, settings = self._state, self._settings
@@ -375,7 +367,7 @@ class AgentExecutor:
         if (holds.attempt, holds.state) == (pushed.attempt, pushed.state):
             return response(204)
         if holds.attempt < pushed.attempt:
-            return response(503, "this agent is on its way out\n")
+            return response(503, "this agent is about to exit\n")
         return response(409, json.dumps(holds.signed) + "\n", "application/json")
 
     # Views
@@ -447,8 +439,8 @@ _PERFORMERS: dict[type, Callable[[AgentExecutor, Any], Optional[events.Event]]] 
     actions.Publish: AgentExecutor._publish,
     actions.SendToLeader: lambda it, action: it._network.send_to_leader(action.message, present()),
     actions.Introduce: lambda it, action: it._network.introduce(action.messages),
-    actions.KeepReport: AgentExecutor._keep_report,
-    actions.Diagnose: AgentExecutor._diagnose,
+    actions.KeepReport: lambda it, action: it._network.leader.receive(Reported(action.report), present(), leads=False),
+    actions.Diagnose: lambda it, action: None if it._watch is None else it._watch.receive(action.message, present()),
     actions.WriteTerminationMessage: AgentExecutor._write_termination_message,
     actions.HandOver: AgentExecutor._hand_over,
     actions.Exit: AgentExecutor._exit,

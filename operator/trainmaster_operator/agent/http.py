@@ -69,7 +69,7 @@ class Request:
                 raise BadRequest(431, f"the request's head is longer than {MAX_HEAD_BYTES} bytes")
             if end < 0:
                 if self._pieces >= MAX_HEAD_PIECES:
-                    raise BadRequest(408, f"the request's head came in more than {MAX_HEAD_PIECES} pieces")
+                    raise BadRequest(408, f"the request's head arrived in more than {MAX_HEAD_PIECES} pieces")
                 return None
             self._head = parse_head(bytes(self._buffer[:end]))
             del self._buffer[: end + len(HEAD_END)]
@@ -115,11 +115,6 @@ def response(status: int, body: str = "", content_type: str = "text/plain; chars
     if status != 204:
         lines += [f"Content-Type: {content_type}", f"Content-Length: {len(data)}"]
     return "\r\n".join([*lines, "", ""]).encode() + data
-
-
-def chunk(data: bytes) -> bytes:
-    """Returns a piece of a chunked body; data must not be empty."""
-    return b"%x\r\n%s\r\n" % (len(data), data)
 
 
 STREAM_HEAD = (

@@ -64,7 +64,9 @@ class Loop:
     def call_soon(self, call: Callable[[], None]) -> None:
         """Call in the loop's thread, in this round or at once in the next. Other threads may use only this method."""
         self._soon.append(call)
-        self._wake()
+        # If the pipe is full of earlier wake-ups, these are enough.
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wake_write, b".")
 
     def on_signal(self, number: int, call: Callable[[], None]) -> None:
         """Call in the loop, not in the signal's handler, when the signal arrives."""
@@ -90,11 +92,6 @@ class Loop:
                 call()
         while self._soon:
             self._soon.popleft()()
-
-    def _wake(self) -> None:
-        # If the pipe is full of earlier wake-ups, these are enough.
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._wake_write, b".")
 
     def _woken(self, _events: int) -> None:
         with contextlib.suppress(BlockingIOError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -104,6 +103,8 @@ def _refuse(termination_log: str, sentence: str, code: int, message: str = "") -
 
 def _state() -> int:
     """Print the state of this container's agent, or its saved report if it doesn't answer."""
+    from http.client import HTTPConnection, HTTPException
+
     from trainmaster_operator.agent.errors import UsageError
     from trainmaster_operator.agent.process.state_folder import read_report
     from trainmaster_operator.agent.settings import read_settings
@@ -118,16 +119,14 @@ def _state() -> int:
         return EXIT_USAGE
     if settings.agents_secret and settings.port:
         try:
-            with socket.create_connection((settings.pod_ip or "127.0.0.1", settings.port), timeout=2) as sock:
-                token = job_token(settings.agents_secret, settings.job_uid)
-                head = f"GET /v1/state HTTP/1.1\r\n{TOKEN_HEADER}: {token}\r\nConnection: close\r\n\r\n"
-                sock.sendall(head.encode())
-                with sock.makefile("rb") as file:
-                    status, _, body = file.read().partition(b"\r\n\r\n")
-            if b" 200 " in status[:20]:
-                print(body.decode(), end="")
+            connection = HTTPConnection(settings.pod_ip or "127.0.0.1", settings.port, timeout=2)
+            token = job_token(settings.agents_secret, settings.job_uid)
+            connection.request("GET", "/v1/state", headers={TOKEN_HEADER: token})
+            answer = connection.getresponse()
+            if answer.status == 200:
+                print(answer.read().decode(), end="")
                 return 0
-        except OSError as error:
+        except (OSError, HTTPException) as error:
             print(f"[agent]: the agent doesn't answer: {error}", file=sys.stderr)
     saved = read_report(settings.state_dir)
     print(json.dumps({"worker": settings.worker, "report": saved.report.to_wire() if saved else None}, indent=1))

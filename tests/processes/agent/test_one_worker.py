@@ -280,7 +280,7 @@ def test_a_setup_line_that_fails_is_a_launch_error(job: Job) -> None:
     assert agent.exit_code() == 65
     error = agent.termination()["error"]
     assert "/no/such/file: No such file or directory" in error
-    assert error.endswith("spec.setup ended with exit code 1; the worker's log has what it printed")
+    assert error.endswith("spec.setup ended with exit code 1; its output is in the worker's log")
 
 
 @pytest.mark.parametrize(

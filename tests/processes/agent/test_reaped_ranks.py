@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster_operator.agent.planner.state import Ending
+from trainmaster_operator.agent.planner.classification import Ending
 from trainmaster_operator.agent.process import children
 
 from .agents import Agent, Job, is_gone, until

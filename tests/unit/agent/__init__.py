@@ -17,10 +17,10 @@
 | `library/stand_in` | `processes/agent/test_library` |
 | `loop` | `test_network`, `test_server` |
 | `main` | `test_zipapp`, `test_one_worker` |
+| `network/connections` | `network/test_leader`, `network/test_follower`, `test_hostile_lines` |
 | `network/follower` | `network/test_follower` |
 | `network/joining` | `network/test_joining`, `test_network`, `test_group` |
 | `network/leader` | `network/test_leader` |
-| `network/messages` | `network/test_leader`, `network/test_follower`, `test_hostile_lines` |
 | `network/metrics` | `network/test_metrics` |
 | `network/network` | `test_network` |
 | `network/server` | `test_network`, `test_server` |

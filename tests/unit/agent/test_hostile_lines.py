@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.signer import GOOD
+from tests.unit.agent.network.decisions import Close, Deliver
 from tests.unit.agent.network.test_follower import Way, assignment
 from tests.unit.agent.network.test_leader import Table, stream_of
 from tests.unit.hostile_json import JSON, damaged
 from trainmaster_operator.agent import http
 from trainmaster_operator.agent.connection import JsonLines
-from trainmaster_operator.agent.network.messages import Close, Deliver
 from trainmaster_operator.agent.planner.state import Now
 from trainmaster_operator.agent.process import state_folder
 from trainmaster_operator.agent.process.state_folder import read_error_file

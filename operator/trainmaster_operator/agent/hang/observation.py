@@ -34,17 +34,16 @@ class Observation:
     """Observation observes an attempt's ranks. Those of a continued attempt are up once they are in its group."""
 
     def __init__(self, settings: AgentSettings, run: RunProcesses) -> None:
-        first = run.first_rank()
         self._settings = settings
         self._attempt = run.attempt
         # In a new group the ranks' limit of silence starts again.
         self._started_at = started_at = time.monotonic() if run.regrouped_at else run.started_at
-        self._own = range(first, first + settings.processes)
-        self._present = [first + local_rank for local_rank in run.present]
+        self._own = run.ranks
+        self._present = [run.ranks[local_rank] for local_rank in run.present]
         self._heartbeats = Heartbeats(os.path.join(run.folder, "progress"), self._own, run.regrouped_at)
         self._continued = run.regrouped_at > 0 or len(self._present) < len(self._own)
         counters = Counters(run.questionable, settings.progress_timeout)
-        self._sources = Sources(settings, self._own, started_at, self._heartbeats, run.output.printed, counters)
+        self.sources = Sources(settings, self._own, started_at, self._heartbeats, run.output.printed, counters)
         self._published_at = 0.0
         self._unpublished = False
         self.up = False
@@ -54,7 +53,7 @@ class Observation:
 
     @property
     def ranks(self) -> dict[int, RankProgress]:
-        return {rank: progress for rank, progress in self._sources.ranks.items() if rank in self._present}
+        return {rank: progress for rank, progress in self.sources.ranks.items() if rank in self._present}
 
     @property
     def words(self) -> dict[int, str]:
@@ -76,9 +75,6 @@ class Observation:
         formed = all(self.groups.get(rank - self._own[0]) == self._attempt for rank in self._present)
         joining = [rank for rank in self._own if rank not in self._present]
         return formed and all(self.words.get(rank - self._own[0]) == "ready" for rank in joining)
-
-    def receive(self, body: object, now: float) -> None:
-        self._sources.receive(body, now)
 
     def poll(self, all_started: bool, now: Now) -> Optional[ProgressLine]:
         """Read the sources; returns the progress to publish now.
@@ -102,24 +98,21 @@ class Observation:
 
     def refresh(self, now: float) -> None:
         """Read the sources again before a decision, so that it doesn't compare ranks by old data."""
-        self._unpublished = self._sources.poll(now) or self._unpublished
+        self._unpublished = self.sources.poll(now) or self._unpublished
 
     def states(self, now: float) -> dict[int, RankState]:
         """Returns the present states of this worker's training ranks, by their known progress."""
-        return {rank: self._sources.state(rank, now) for rank in self._present if not self._is_idle(rank)}
+        return {rank: self.sources.state(rank, now) for rank in self._present if not self._is_idle(rank)}
 
     def _is_idle(self, rank: int) -> bool:
         """Returns whether a rank of the group waits for lost ranks, so that no rank waits for it."""
         progress = self._heartbeats.ranks.get(rank)
         return progress is not None and (progress.continuing, progress.group) == ("idle", self._attempt)
 
-    def silent_seconds(self, rank: int, now: float) -> float:
-        return self._sources.silent_seconds(rank, now)
-
     @property
     def first_step_at(self) -> Optional[float]:
         """Returns when all ranks with known progress had finished their first step; None if any hasn't."""
-        done = {rank: at for rank, at in self._sources.first_step_at.items() if rank in self._present}
+        done = {rank: at for rank, at in self.sources.first_step_at.items() if rank in self._present}
         return max(done.values()) if done and len(done) == len(self.ranks) else None
 
     def _until_over(self, now: float) -> float:

@@ -137,9 +137,7 @@ class Stall:
     """Stall handles an attempt's stalls on a worker. `leader` is the leading worker's index, None if unknown."""
 
     def __init__(self, attempt: int, worker: int, ranks: range) -> None:
-        self._attempt = attempt
-        self._worker = worker
-        self._own = ranks
+        self._attempt, self._worker, self._own = attempt, worker, ranks
         self._text_bytes = MAX_EVIDENCE_BYTES
         self._collecting = False
         self._collected: Optional[Mapping[int, RankState]] = None

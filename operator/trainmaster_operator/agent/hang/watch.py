@@ -45,16 +45,13 @@ class RankWatch:
         send: Callable[[FollowerMessage], None],
         leave_leader: Callable[[], None],
     ) -> None:
-        self._put = put
-        self._send = send
-        self._leave_leader = leave_leader
-        self._settings = settings
-        self._run = run
-        self._first = first = run.first_rank()
+        self._settings, self._run = settings, run
+        self._put, self._send, self._leave_leader = put, send, leave_leader
+        self._first = run.ranks[0]
         self.observation = Observation(settings, run)
         self._continuing: tuple[Mapping[int, str], Mapping[int, int]] = {}, {}
         """The ranks' readiness to continue, and their groups, as sent last."""
-        self._stall = Stall(run.attempt, settings.worker, range(first, first + settings.processes))
+        self._stall = Stall(run.attempt, settings.worker, run.ranks)
         self._pending: dict[str, tuple[CollectedEvidence, Collected]] = {}
         """The evidence that is being collected, and its use: for the diagnosis (`stall`), for an operator (`request`),
         or because a rank should have been ready to join (`unready`)."""
@@ -189,5 +186,5 @@ class RankWatch:
         view = "" if found is None else found.kernel_view[:VIEW_CHARACTERS]
         printed = "" if stack else self._run.evidence(hung.rank - self._first)[-STACK_CHARACTERS:]
         error = last_lines("\n".join(filter(None, [stack or printed, view, hung.message])), MAX_ERROR_CHARACTERS)
-        silent = self.observation.silent_seconds(hung.rank, now.steady)
+        silent = self.observation.sources.silent_seconds(hung.rank, now.steady)
         return events.AttemptFailed(self._run.attempt, "Hung", error, hung.rank, silent)

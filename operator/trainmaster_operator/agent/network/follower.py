@@ -2,19 +2,19 @@
 
 All agents try the same hosts in the same order, so they meet at the first living host without an election. If all hosts
 before this worker are lost, this worker leads. While the leader isn't the first choice, the follower retries earlier
-hosts, soon at first and then every second. Pure: each method takes an event and the time, and passes its actions for
-the connections to `do`; `tick` is due at `deadline`.
+hosts, soon at first and then every second. Pure: each method takes an event and the time, and acts through
+`Connections`; `tick` is due at `deadline`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Optional
 
 from trainmaster_operator.agent.connection import json_line
+from trainmaster_operator.agent.network.connections import Connections
 from trainmaster_operator.agent.network.leader import PING_SECONDS, SILENCE_SECONDS
-from trainmaster_operator.agent.network.messages import Action, CancelTry, Close, Deliver, Send, Try
 from trainmaster_operator.agent.planner.events import LeaderJoined
 from trainmaster_operator.agent.planner.state import NO_ASSIGNMENT, MasterContact, Now
 from trainmaster_operator.wire.assignment import Assignment
@@ -32,10 +32,8 @@ NO_PLACE = 1 << 31
 class Follower:
     """Follower finds its leader. `may_join` is False if agents report only by exiting; `now` is a monotonic time."""
 
-    def __init__(self, worker: int, may_join: bool, now: float, do: Callable[[Action], None]) -> None:
-        self._do = do
-        self._worker = worker
-        self._may_join = may_join
+    def __init__(self, worker: int, may_join: bool, now: float, connections: Connections) -> None:
+        self._connections, self._worker, self._may_join = connections, worker, may_join
         self._assignment = NO_ASSIGNMENT
         self._peer: Optional[int] = None
         self._introduced = False
@@ -137,7 +135,7 @@ class Follower:
                 self._leave()
                 self._retry_at = now.steady + RETRY_SECONDS[-1]
         elif not isinstance(message, Ping):
-            self._do(Deliver(message))
+            self._connections.deliver(message)
 
     def closed(self, peer: int, now: float) -> None:
         if peer == self._peer:
@@ -174,7 +172,7 @@ class Follower:
         self._retry_at = math.inf
         if self._trying is not None:
             self._trying = None
-            self._do(CancelTry())
+            self._connections.try_host("")
         self._try(0, now)
 
     def _try(self, position: int, now: float) -> None:
@@ -183,7 +181,7 @@ class Follower:
         own = self._own_place()
         if position < min(own, self._leader_place()):
             self._trying = position
-            self._do(Try(assignment.hosts[position]))
+            self._connections.try_host(assignment.hosts[position])
             return
         if self.leader is None and own < len(assignment.workers):
             self.leader = self._worker
@@ -200,14 +198,14 @@ class Follower:
     def _join(self, peer: int, worker: int, now: float) -> None:
         self._peer, self.leader, self._introduced, self._admitted = peer, worker, False, False
         self._received_at = now
-        self._do(Deliver(LeaderJoined()))
+        self._connections.deliver(LeaderJoined())
         if self._leader_place() > 0:
             # At a job's start, the first host may appear a moment after this one.
             self._retry_later(now)
 
     def _leave(self) -> None:
         if self._peer is not None:
-            self._do(Close(self._peer))
+            self._connections.close(self._peer)
         self._peer = self.leader = None
         self.watched = False
         self._leader_uid = ""
@@ -226,4 +224,4 @@ class Follower:
     def send(self, message: FollowerMessage) -> None:
         """Send to the joined leader, unless this worker leads. A newly joined leader gets everything again."""
         if self._peer is not None and self._introduced:
-            self._do(Send((self._peer,), json_line(message.to_wire())))
+            self._connections.send((self._peer,), json_line(message.to_wire()))

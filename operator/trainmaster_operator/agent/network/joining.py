@@ -31,10 +31,7 @@ class Joining:
     """Joining is one try to join. It calls `done` once, from the loop, unless it is cancelled."""
 
     def __init__(self, loop: Loop, settings: AgentSettings, host: str, done: Done) -> None:
-        self._loop = loop
-        self._settings = settings
-        self._host = host
-        self._done = done
+        self._loop, self._settings, self._host, self._done = loop, settings, host, done
         self._over = False
         self._address = ""
         self._sock: socket.socket | None = None

@@ -4,19 +4,18 @@ Every agent has a leader object. It is used on the agent that the others and the
 `hosts`, or the next one if that is lost). Its data needn't outlive the process, because followers send their reports
 again when they join. A new stream begins with all kept lines.
 
-Each method takes an event and the time, and passes its actions for the connections to `do`; `tick` is due at
-`deadline`. A connection is identified by its number (`peer`).
+Each method takes an event and the time, and acts through `Connections`; `tick` is due at `deadline`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Optional
 
 from trainmaster_operator.agent.connection import json_line
 from trainmaster_operator.agent.hang.stall import MAX_KEPT_EVIDENCE_BYTES, Diagnosis, SilentWorkers
-from trainmaster_operator.agent.network.messages import Action, Close, Deliver, Send, SendToStreams
+from trainmaster_operator.agent.network.connections import Connections
 from trainmaster_operator.agent.network.workers import KeptLines, KeptReports, Worker, Workers
 from trainmaster_operator.agent.planner.ranks import CONTINUE_SECONDS, FAILURE_GRACE
 from trainmaster_operator.agent.planner.state import NO_ASSIGNMENT, Now
@@ -50,14 +49,13 @@ WORKERS_IN_HELLO = 256
 class Leader:
     """Leader is the table and its rules. `now` is the agent's start, on the monotonic clock."""
 
-    def __init__(self, settings: AgentSettings, now: float, do: Callable[[Action], None]) -> None:
-        self._do = do
-        self._settings = settings
+    def __init__(self, settings: AgentSettings, now: float, connections: Connections) -> None:
+        self._connections, self._settings = connections, settings
         self._own = Worker(settings.worker, settings.pod_uid, None, now)
         self._reports = KeptReports()
         self._workers = Workers(
             self._own,
-            close=lambda peer: do(Close(peer)),
+            close=connections.close,
             forget=lambda gone: self._reports.forget(lambda worker, _: worker != gone),
         )
         self._assignment = NO_ASSIGNMENT
@@ -157,7 +155,7 @@ class Leader:
     def watch(self, peer: int, now: Now) -> None:
         """Add a watching operator; it gets all kept lines, and then each change. A ninth one replaces the oldest."""
         while len(self._streams) >= MAX_STREAMS:
-            self._do(Close(self._streams.pop(0)))
+            self._connections.close(self._streams.pop(0))
         workers = self.workers()
         attempt = max(0, self._assignment.attempt)
         lines: list[stream.StreamLine] = [
@@ -167,7 +165,7 @@ class Leader:
         ]
         self._streams.append(peer)
         kept = (*self._progress.all(), *self._evidence.all(), *self._outputs.values())
-        self._do(SendToStreams((peer,), b"".join([*(json_line(line.to_wire()) for line in lines), *kept])))
+        self._connections.stream((peer,), b"".join([*(json_line(line.to_wire()) for line in lines), *kept]))
         self._announce(now.steady)
 
     def unwatch(self, peer: int, now: Now) -> None:
@@ -256,7 +254,7 @@ class Leader:
 
     def _drop(self, row: Worker) -> None:
         if row.peer is not None:
-            self._do(Close(row.peer))
+            self._connections.close(row.peer)
             self.leave(row.peer)
 
     def _ping(self, now: float) -> None:
@@ -304,7 +302,7 @@ class Leader:
             return
         row = self._workers.by_worker.get(report.worker)
         if row is self._own:
-            self._do(Deliver(joining.Ack(report.attempt)))
+            self._connections.deliver(joining.Ack(report.attempt))
         elif row is not None and row.peer is not None and row.uid == report.uid:
             self._send((row.peer,), json_line(joining.Ack(report.attempt).to_wire()))
 
@@ -378,7 +376,7 @@ class Leader:
             message = joining.Mismatch(assignment.attempt, tuple(lines))
             peers = tuple(row.peer for row in started if row.peer is not None)
             self._send(peers, json_line(message.to_wire()))
-            self._do(Deliver(message))
+            self._connections.deliver(message)
 
     # Sending
 
@@ -392,14 +390,14 @@ class Leader:
     def _send_all(self, message: joining.LeaderMessage) -> None:
         """Send to all workers, including this agent's own."""
         self._broadcast(message)
-        self._do(Deliver(message))
+        self._connections.deliver(message)
 
     def _broadcast(self, message: joining.LeaderMessage) -> None:
         self._send(tuple(self._workers.by_peer), json_line(message.to_wire()))
 
     def _send(self, peers: tuple[int, ...], data: bytes) -> None:
         if peers and data:
-            self._do(Send(peers, data))
+            self._connections.send(peers, data)
 
     def _publish(self, line: stream.StreamLine) -> None:
         if self._streams:
@@ -407,4 +405,4 @@ class Leader:
 
     def _publish_data(self, data: bytes) -> None:
         if self._streams:
-            self._do(SendToStreams(tuple(self._streams), data))
+            self._connections.stream(tuple(self._streams), data)

@@ -19,16 +19,12 @@ _METRICS_OF_RANKS = (
     ("step", "trainmaster_step", "Steps done by a rank."),
     ("total_steps", "trainmaster_total_steps", "Steps that a rank is going to do."),
     ("loss", "trainmaster_loss", "A rank's last loss."),
-    (
-        "grad_norm",
-        "trainmaster_gradient_norm",
-        "The norm of a rank's own gradients, where it has it, else of all ranks'.",
-    ),
+    ("grad_norm", "trainmaster_gradient_norm", "The norm of a rank's own gradients if known, else of all ranks'."),
     ("learning_rate", "trainmaster_learning_rate", "The learning rate of a rank's last update."),
-    ("samples_per_second", "trainmaster_samples_per_second", "Samples a second, as a rank says."),
+    ("samples_per_second", "trainmaster_samples_per_second", "Samples a second, as a rank reports them."),
     # It comes before the next metric, so that if a reader cuts the page off, one of the two still compares the ranks.
     ("compute_seconds", "trainmaster_compute_seconds", "A rank's own forward and backward of a step, without waiting."),
-    ("step_seconds", "trainmaster_step_seconds", "Seconds of a step, as a rank says, else between its steps."),
+    ("step_seconds", "trainmaster_step_seconds", "Seconds of a step, as a rank reports them, else between its steps."),
 )
 
 
@@ -65,7 +61,7 @@ def render_metrics(
     if warm_bytes is not None:
         help_text = "Its memory that no rank shares with it."
         lines += _gauge("trainmaster_warm_process_private_bytes", help_text, {labels: warm_bytes})
-    help_text = "What the ranks have of the pod's memory for their state."
+    help_text = "The pod's memory that the ranks' state takes."
     lines += _gauge("trainmaster_state_memory_bytes", help_text, {labels: state_bytes})
     return "\n".join(lines) + "\n"
 

@@ -1,7 +1,7 @@
 """Network owns all of an agent's connections; the leader and the follower decide about them.
 
 Connections call it when data has arrived or the other side has closed. It lets the leader or the follower decide, and
-performs their actions at once; `deliver` gets their messages for the planner.
+does at once what they request (`Connections`); `deliver` gets their messages for the planner.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from functools import partial
 from typing import Any, Optional
 
 from trainmaster_operator.agent.connection import JsonLines, Pace, PeerConnection
-from trainmaster_operator.agent.http import BadRequest, chunk, response
+from trainmaster_operator.agent.http import BadRequest, response
 from trainmaster_operator.agent.loop import Loop
+from trainmaster_operator.agent.network.connections import Delivery
 from trainmaster_operator.agent.network.follower import Follower
 from trainmaster_operator.agent.network.joining import Joining
 from trainmaster_operator.agent.network.leader import Leader
-from trainmaster_operator.agent.network.messages import Action, Close, Deliver, Delivery, Send, SendToStreams, Try
 from trainmaster_operator.agent.network.server import Answer, Server, json_of
 from trainmaster_operator.agent.planner.state import LeaderContact, Now
 from trainmaster_operator.agent.settings import AgentSettings
@@ -53,13 +53,11 @@ class Network:
         deliver: Callable[[Delivery], None],
         answers: Mapping[tuple[str, str], Answer],
     ) -> None:
-        self._loop = loop
-        self._settings = settings
-        self._deliver = deliver
+        self._loop, self._settings, self.deliver = loop, settings, deliver
         now = time.monotonic()
-        self.leader = Leader(settings, now, self._perform)
+        self.leader = Leader(settings, now, self)
         may_join = bool(settings.port and settings.agents_secret)
-        self.follower = Follower(settings.worker, may_join, now, self._perform)
+        self.follower = Follower(settings.worker, may_join, now, self)
         own = {("POST", "/v1/ack"): self._acknowledge, ("POST", "/v1/collect"): self._collect}
         self.server = Server(loop, settings, {**answers, **own}, self.upgraded)
         self._numbers = itertools.count(1)
@@ -76,7 +74,6 @@ class Network:
         return self.follower.leader == self._settings.worker
 
     def contact(self, now: Now) -> LeaderContact:
-        """Returns this worker's contact with its leader."""
         leader = self.follower.leader
         # While the leader is unknown, an operator may be watching it.
         watched = self.leader.is_watched(now.steady) if self.leads else self.follower.watched or leader is None
@@ -104,7 +101,6 @@ class Network:
             self.follower.send(part)
 
     def send_to_leader(self, message: FollowerMessage, now: Now) -> None:
-        """Send a message to the leader only."""
         for part in _split(message):
             if self.leads:
                 self.leader.receive(part, now)
@@ -196,24 +192,25 @@ class Network:
         connection.on_data = lambda: read(connection.read())
         read(first)
 
-    # Decisions of the leader and the follower
+    # Requests of the leader and the follower (`Connections`)
 
-    def _perform(self, action: Action) -> None:
-        if isinstance(action, Deliver):
-            self._deliver(action.message)
-        elif isinstance(action, (Send, SendToStreams)):
-            data = chunk(action.data) if isinstance(action, SendToStreams) else action.data
-            for number in action.peers:
-                self._peers[number].send(data)
-        elif isinstance(action, Close):
-            connection = self._peers.pop(action.peer, None)
-            if connection is not None:
-                connection.close()
-        else:
-            if self._joining is not None:
-                self._joining.cancel()
-            host = action.host if isinstance(action, Try) else ""
-            self._joining = Joining(self._loop, self._settings, host, self._tried) if host else None
+    def send(self, peers: Iterable[int], data: bytes) -> None:
+        for number in peers:
+            self._peers[number].send(data)
+
+    def stream(self, peers: Iterable[int], data: bytes) -> None:
+        # A piece of a chunked body (RFC 9112, section 7.1); an empty one would end the body.
+        self.send(peers, b"%x\r\n%s\r\n" % (len(data), data))
+
+    def close(self, peer: int) -> None:
+        connection = self._peers.pop(peer, None)
+        if connection is not None:
+            connection.close()
+
+    def try_host(self, host: str) -> None:
+        if self._joining is not None:
+            self._joining.cancel()
+        self._joining = Joining(self._loop, self._settings, host, self._tried) if host else None
 
 
 def _split(message: FollowerMessage) -> Sequence[FollowerMessage]:

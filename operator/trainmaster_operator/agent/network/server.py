@@ -61,11 +61,11 @@ class Server:
         answers: Mapping[tuple[str, str], Answer],
         upgraded: Callable[[PeerConnection, bool, bytes], None],
     ) -> None:
-        self._loop = loop
-        self._settings = settings
-        self.answers = answers
-        self.upgraded = upgraded
-        self._most_unauthenticated = _room_for_unauthenticated()
+        self._loop, self._settings = loop, settings
+        self.answers, self.upgraded = answers, upgraded
+        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        share = MAX_UNAUTHENTICATED if descriptors == resource.RLIM_INFINITY else descriptors // DESCRIPTORS_SHARE
+        self._most_unauthenticated = max(1, min(MAX_UNAUTHENTICATED, share))
         self._unauthenticated: dict[Exchange, None] = {}
         self._known: dict[Exchange, None] = {}
         self._metrics = b""
@@ -195,7 +195,7 @@ class Exchange:
 
     def too_slow(self) -> None:
         if self._request.begun and not self._is_taken:
-            self.answer(response(408, "the request did not come in time\n"))
+            self.answer(response(408, "the request did not arrive in time\n"))
         self.close()
 
     def answer(self, answer: bytes) -> None:
@@ -282,10 +282,3 @@ def to_replace(exchanges: Collection[Exchange], address: str, most: int) -> Opti
             return None
         [(address, _)] = counts.most_common(1)
     return next(exchange for exchange in exchanges if exchange.address == address)
-
-
-def _room_for_unauthenticated() -> int:
-    """Returns the limit of connections without a token in this process."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    most = MAX_UNAUTHENTICATED if limit == resource.RLIM_INFINITY else limit // DESCRIPTORS_SHARE
-    return max(1, min(MAX_UNAUTHENTICATED, most))

@@ -43,7 +43,6 @@ class Worker:
         """Pods of this worker that a newer pod replaced while they were connected."""
 
     def add_steps(self, line: ProgressLine) -> None:
-        """Record the steps in the worker's progress."""
         if line.attempt != self.steps_attempt or len(self.steps) > MAX_PROCESSES:
             self.steps, self.steps_attempt = {}, line.attempt
         steps = {rank: progress.step for rank, progress in line.ranks.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Union
 
-from trainmaster_operator.agent.planner.state import Ending
+from trainmaster_operator.agent.planner.classification import Ending
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.joining import Collect, Environment, FollowerMessage, Hung, Modules, Patience
 from trainmaster_operator.wire.report import Report

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Callable
+from typing import NamedTuple, Optional
 
-from trainmaster_operator.agent.planner.state import Ending
 from trainmaster_operator.wire.limits import MAX_ERROR_CHARACTERS
 from trainmaster_operator.wire.report import EXIT_BY_REASON, EXIT_DIVERGED, Report
 from trainmaster_operator.wire.values import last_lines
@@ -63,6 +63,18 @@ FATAL_ERROR = "Fatal Python error:"
 """The beginning of faulthandler's output at a fatal signal. The reason precedes it, and the stacks follow it."""
 # The agent never sends these fatal signals, and no peer's end causes them.
 _OWN_SIGNALS = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGSYS, signal.SIGKILL})
+
+
+class Ending(NamedTuple):
+    """Ending is a process's end: an exit code, or a signal (then `exit_code` is 128 + its number)."""
+
+    exit_code: int
+    signal: Optional[int] = None
+
+    @classmethod
+    def of(cls, code: int) -> Ending:
+        """Returns the ending for an exit code, or for a signal's negative number."""
+        return cls(128 - code, -code) if code < 0 else cls(code)
 
 
 def stopped(report: Report, ending: Ending | None = None) -> Report:

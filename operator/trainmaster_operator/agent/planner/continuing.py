@@ -12,8 +12,8 @@ from typing import Optional, TypeVar
 
 from trainmaster_operator.agent.planner import changes, ranks
 from trainmaster_operator.agent.planner.actions import KillRemains, Regroup
-from trainmaster_operator.agent.planner.classification import classify
-from trainmaster_operator.agent.planner.state import Ending, Now, Preparation, Run, SavedReport, State
+from trainmaster_operator.agent.planner.classification import Ending, classify
+from trainmaster_operator.agent.planner.state import Now, Preparation, Run, SavedReport, State
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.limits import ALONE_SECONDS
 from trainmaster_operator.wire.report import Report

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Optional, Protocol, Union, cast
 
 from trainmaster_operator.agent.planner import actions, changes, continuing, ranks
-from trainmaster_operator.agent.planner.classification import classify, stopped
+from trainmaster_operator.agent.planner.classification import Ending, classify, stopped
 from trainmaster_operator.agent.planner.plan import may_launch
-from trainmaster_operator.agent.planner.state import Ending, LeaderContact, Now, Run, SavedReport, State, measured
+from trainmaster_operator.agent.planner.state import LeaderContact, Now, Run, SavedReport, State, measured
 from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.assignment import Assignment, newer
 from trainmaster_operator.wire.joining import (
@@ -122,9 +122,8 @@ class DeadlinePassed(NamedTuple):
     def update(self, state: State, now: Now) -> State:
         alone_until = continuing.alone_until(state)
         if alone_until is not None and now.steady >= alone_until:
-            error = (
-                f"no operator has watched its ranks for {ALONE_SECONDS} s, and they trained without all other workers"
-            )
+            unwatched = f"no operator has watched its ranks for {ALONE_SECONDS} s"
+            error = f"{unwatched}, and they trained without all other workers"
             state = changes.end(state, stopped(changes.current_report(state, now))._replace(error=error), now)
             return changes.stop(state, now, ranks.FAILURE_GRACE)
         preparation, limit = state.preparation, state.settings.startup_timeout
@@ -244,26 +243,22 @@ class Launched(NamedTuple):
     """Whether the agent has started the ranks itself, so that they can continue in another attempt."""
 
     def update(self, state: State, now: Now) -> State:
-        known = {} if self.wraps_ranks else {0: self.pid}
-        way = state.way.launched(state.started, now.wall)
-        awaited = 0 if self.pid else state.settings.processes
-        run = Run(self.pid, self.wraps_ranks, self.first_rank, known, awaited, continuable=self.continuable)
         everyone = tuple(range(state.settings.processes))
         present = everyone if state.node_rank is None else state.present
-        absent = tuple(rank for rank in everyone if rank not in present)
-        run = run._replace(continued=state.assignment.continues is not None, present=present, absent=absent)
-        state = state._replace(way=way, run=run)
+        run = Run(
+            self.pid,
+            self.wraps_ranks,
+            self.first_rank,
+            ranks={} if self.wraps_ranks else {0: self.pid},
+            awaited=0 if self.pid else state.settings.processes,
+            continuable=self.continuable,
+            continued=state.assignment.continues is not None,
+            present=present,
+            absent=tuple(rank for rank in everyone if rank not in present),
+        )
+        state = state._replace(way=state.way.launched(state.started, now.wall), run=run)
         # This happens after the start, so that the start doesn't wait for the description.
         return changes.post(state, actions.DescribeEnvironment(state.started, state.environ or {}))
-
-
-class LauncherStarted(NamedTuple):
-    """The launcher has been started after all, because the warm process has forked no ranks."""
-
-    pid: int
-
-    def update(self, state: State, _now: Now) -> State:
-        return state.change_run(lambda run: run._replace(launcher=self.pid, awaited=0, continuable=False))
 
 
 class LaunchFailed(NamedTuple):
@@ -464,7 +459,7 @@ class ProcessEnded(NamedTuple):
     """Pids of other ranks that have ended, but whose events haven't been handled yet."""
 
     def update(self, state: State, now: Now) -> State:
-        state = state.change_run(lambda run: ranks.process_ended(run, state.ended, self))
+        state = state.change_run(lambda run: ranks.process_ended(run, state.ended, *self))
         # Any other end is examined first, with the report unchanged.
         left_well = self.ending is not None and self.ending.exit_code == 0
         return continuing.refreshed(state, now) if left_well else state
@@ -484,9 +479,14 @@ class RankExamined(NamedTuple):
     """Out-of-memory kills in this container since the attempt began."""
 
     def update(self, state: State, now: Now) -> State:
-        run = state.run
-        report = None if run is None else ranks.rank_examined(run, changes.current_report(state, now), self)
-        return state if report is None else continuing.rank_failed(state, report, now)
+        run, ending = state.run, self.ending
+        if run is None or (self.was_ended and not self.raised):
+            return state
+        if self.was_ended and ending.signal is not None:
+            ending = Ending(1)
+        rank = run.first_rank + self.local_rank
+        report = classify(changes.current_report(state, now), ending, rank, self.evidence, self.oom_kills)
+        return continuing.rank_failed(state, report, now)
 
 
 class LauncherExamined(NamedTuple):
@@ -499,7 +499,7 @@ class LauncherExamined(NamedTuple):
     def update(self, state: State, now: Now) -> State:
         if state.run is None:
             return state
-        found = ranks.launcher_examined(state.run, state.ended, changes.current_report(state, now), self)
+        found = ranks.launcher_examined(state.run, state.ended, changes.current_report(state, now), *self)
         return state._replace(run=found) if isinstance(found, Run) else changes.end(state, found, now)
 
 

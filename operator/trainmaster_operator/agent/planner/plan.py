@@ -209,11 +209,10 @@ def _start(state: State, now: Now) -> Optional[Planned]:
         # A worker without the code hasn't joined the attempt, so there is nothing to report yet.
         return None
     report = report._replace(state="Starting")
+    resolved_at = now.steady if state.contact.master.resolved else None
     begun = _reported(state, report)._replace(
         started=report.attempt,
-        preparation=Preparation(
-            assignment, node_rank, now.steady, now.steady if state.contact.master.resolved else None
-        ),
+        preparation=Preparation(assignment, node_rank, now.steady, resolved_at),
         saved=SavedReport(report, False),
         environment=None,
         printed_environment="",
@@ -226,7 +225,7 @@ def _declined(state: State, report: Report, continues: int) -> Report:
     ended = state.ended
     if ended is not None and ended.state in ("Failed", "Finished") and ended.attempt >= continues:
         return ended._replace(attempt=report.attempt, at=report.at, able=False)
-    return failed(report, "AgentLost", "this worker has no rank left that could go on")
+    return failed(report, "AgentLost", "this worker has no rank left that could continue")
 
 
 def _lacks_code(state: State, assignment: Assignment) -> bool:

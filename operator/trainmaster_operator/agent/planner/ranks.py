@@ -10,16 +10,12 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from trainmaster_operator.agent.errors import NO_TORCH
 from trainmaster_operator.agent.planner.actions import ExamineLauncher, ExamineRank
-from trainmaster_operator.agent.planner.classification import broken_connection, classify, failed
-from trainmaster_operator.agent.planner.state import Ending, Run
+from trainmaster_operator.agent.planner.classification import Ending, broken_connection, classify, failed
+from trainmaster_operator.agent.planner.state import Run
 from trainmaster_operator.wire.report import Report
-
-if TYPE_CHECKING:
-    from trainmaster_operator.agent.planner.events import LauncherExamined, ProcessEnded, RankExamined
 
 FAILURE_GRACE = 0.4
 """The seconds that ranks get to exit once another rank has failed. The rank at fault often closes its sockets before it
@@ -71,16 +67,17 @@ def terminated(run: Run, now: float, grace: float) -> Run:
     return run._replace(terminate_at=None, late=())
 
 
-def process_ended(run: Run, ended: Report | None, event: ProcessEnded) -> Run:
+def process_ended(
+    run: Run, ended: Report | None, pid: int, ending: Ending | None, unseen: frozenset[int] = frozenset()
+) -> Run:
     """Record a process's end; the process may be an unrelated orphan. `ended`: this worker's end, if known."""
-    ending = event.ending
-    if run.launcher and ending is not None and event.pid == run.launcher and run.launcher_ending is None:
+    if run.launcher and ending is not None and pid == run.launcher and run.launcher_ending is None:
         run = run._replace(launcher_ending=ending)
         if run.wraps_ranks:
             return run if _is_settled(run, ended, ending) else _examine(run, ExamineLauncher(ending))
-    for local_rank, pid in run.ranks.items():
-        if pid == event.pid and local_rank not in run.endings:
-            return _rank_ended(run, ended, local_rank, ending, event.unseen)
+    for local_rank, rank_pid in run.ranks.items():
+        if rank_pid == pid and local_rank not in run.endings:
+            return _rank_ended(run, ended, local_rank, ending, unseen)
     return run
 
 
@@ -119,35 +116,27 @@ def _was_ended(run: Run, ended: Report | None, ending: Ending, unseen: frozenset
     return ended is not None or run.launcher_knows_more or not unseen.isdisjoint(run.living)
 
 
-def rank_examined(run: Run, report: Report, event: RankExamined) -> Report | None:
-    """Returns this worker's end according to the examined rank; None if the rank was only stopped."""
-    ending = event.ending
-    if event.was_ended:
-        if not event.raised:
-            return None
-        ending = Ending(1) if ending.signal is not None else ending
-    return classify(report, ending, run.first_rank + event.local_rank, event.evidence, event.oom_kills)
-
-
-def launcher_examined(run: Run, ended: Report | None, report: Report, event: LauncherExamined) -> Run | Report:
+def launcher_examined(
+    run: Run, ended: Report | None, report: Report, ending: Ending, evidence: str, oom_kills: int
+) -> Run | Report:
     """Use the launcher's last lines. They name the failed rank, which is examined next, or are the cause themselves."""
-    match = re.search(_TORCHRUN_FAILURE, event.evidence)
+    match = re.search(_TORCHRUN_FAILURE, evidence)
     settled = ended is not None or run.terminated
     if match is not None:
         # The agent was too late to see this rank's end itself.
         code, local_rank = int(match[1]), int(match[2])
         if settled and run.endings.get(local_rank) is not None:
             return run
-        ending = Ending(128 - code, -code) if code < 0 else Ending(code)
+        ending = Ending.of(code)
         run = run._replace(endings={**run.endings, local_rank: ending})
         was_ended = run.terminated and ending.signal in (None, signal.SIGTERM)
         return _examine(run, ExamineRank(local_rank, ending, was_ended))
     if settled:
         return run
-    if not run.ranks and event.ending.signal is None and not broken_connection(event.evidence):
-        why = NO_TORCH if re.search(_NO_TORCH, event.evidence) else event.evidence
-        return failed(report, "LaunchError", why)._replace(exit_code=event.ending.exit_code)
-    return classify(report, event.ending, None, event.evidence, event.oom_kills)
+    if not run.ranks and ending.signal is None and not broken_connection(evidence):
+        why = NO_TORCH if re.search(_NO_TORCH, evidence) else evidence
+        return failed(report, "LaunchError", why)._replace(exit_code=ending.exit_code)
+    return classify(report, ending, None, evidence, oom_kills)
 
 
 def first_bad_ending(run: Run) -> Ending | None:

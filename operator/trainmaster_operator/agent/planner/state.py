@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple, Optional, Union
+from typing import NamedTuple, Optional, Union
 
+from trainmaster_operator.agent.planner.actions import Action, ExamineLauncher, ExamineRank, Regroup
+from trainmaster_operator.agent.planner.classification import Ending
 from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.joining import Environment, Modules
 from trainmaster_operator.wire.report import Report
 from trainmaster_operator.wire.stream import ProgressLine, Recovery
-
-if TYPE_CHECKING:
-    from trainmaster_operator.agent.planner.actions import Action, ExamineLauncher, ExamineRank, Regroup
 
 NEVER = float("inf")
 NO_ASSIGNMENT = Assignment("", -1, (), None, (), 0, "Hold")
@@ -26,13 +25,6 @@ class Now(NamedTuple):
     """Seconds of the monotonic clock, for deadlines."""
     wall: float
     """Seconds since the epoch, for reports."""
-
-
-class Ending(NamedTuple):
-    """Ending is a process's end: an exit code, or a signal (then `exit_code` is 128 + its number)."""
-
-    exit_code: int
-    signal: Optional[int] = None
 
 
 class MasterContact(NamedTuple):

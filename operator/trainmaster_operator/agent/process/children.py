@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from trainmaster_operator.agent.errors import LaunchError
-from trainmaster_operator.agent.planner.state import Ending
+from trainmaster_operator.agent.planner.classification import Ending
 
 # torchrun handles the first four signals itself, so in its ranks they are in their initial state.
 _RESET_SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT]
@@ -35,14 +35,6 @@ _SET_BY_LAUNCHERS = (
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "TORCHELASTIC_RUN_ID"),
     *("LOCAL_SIZE", "CROSS_RANK"),
 )
-
-
-def ending_of(wait_status: int) -> Ending:
-    """Returns the ending for a status of wait(2)."""
-    if os.WIFSIGNALED(wait_status):
-        number = os.WTERMSIG(wait_status)
-        return Ending(128 + number, number)
-    return Ending(os.WEXITSTATUS(wait_status))
 
 
 def adopt_orphans() -> None:
@@ -118,7 +110,7 @@ def reap() -> dict[int, Ending]:
     ended: dict[int, Ending] = {}
     with contextlib.suppress(ChildProcessError):
         while (found := os.waitpid(-1, os.WNOHANG))[0]:
-            ended[found[0]] = ending_of(found[1])
+            ended[found[0]] = Ending.of(os.waitstatus_to_exitcode(found[1]))
     return ended
 
 
@@ -246,7 +238,7 @@ def zombie_ending(pid: int) -> Ending | None:
     # Field 52 of proc(5), counted from the third one here.
     if len(fields) < 50 or fields[0] not in "ZX":
         return None
-    return ending_of(int(fields[49]))
+    return Ending.of(os.waitstatus_to_exitcode(int(fields[49])))
 
 
 def reaped_ending(pidfd: int) -> Ending | None:
@@ -258,7 +250,7 @@ def reaped_ending(pidfd: int) -> Ending | None:
         return None
     if not int.from_bytes(info[:8], sys.byteorder) & _PIDFD_INFO_EXIT:
         return None
-    return ending_of(int.from_bytes(info[60:64], sys.byteorder))
+    return Ending.of(os.waitstatus_to_exitcode(int.from_bytes(info[60:64], sys.byteorder)))
 
 
 def leftovers(state_dir: str) -> list[int]:

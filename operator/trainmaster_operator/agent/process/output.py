@@ -15,6 +15,7 @@ import stat
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple, Optional
 
 from trainmaster_operator.agent.loop import READ, WRITE, Loop
@@ -275,7 +276,6 @@ class AttemptOutput:
         self._pumps: dict[str, Pump] = {}
 
     def open_rank_pipes(self, processes: int, first_rank: int) -> None:
-        """Make the named pipes for the ranks' output."""
         for rank in range(first_rank, first_rank + processes):
             name = f"rank-{rank - first_rank}"
             out, err = (named_pipe(os.path.join(self._folder, f"{name}.{suffix}")) for suffix in ("out", "err"))
@@ -283,7 +283,7 @@ class AttemptOutput:
 
     def pump(self, process: str, streams: tuple[int, int], prefix: str, rank: Optional[int] = None) -> None:
         """Print a process's two streams. `rank`: the rank whose progress the output may contain."""
-        reader = None if rank is None else self.printed.reader(rank)
+        reader = None if rank is None else partial(self.printed.read, rank)
         for suffix, fd, printer in zip(("out", "err"), streams, self._printers):
             name = f"{process}.{suffix}"
             self._pumps[name] = Pump(self._loop, fd, prefix, printer, self.log_path(name), reader)
@@ -339,7 +339,6 @@ class AttemptOutput:
         return next(filter(None, map(read_error_file, files)), "")
 
     def close(self) -> None:
-        """Read the remaining data, and close everything."""
         for pump in self._pumps.values():
             pump.close()
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from trainmaster_operator.agent.errors import NO_TORCH, LaunchError
 from trainmaster_operator.agent.loop import READ, Loop
+from trainmaster_operator.agent.planner.classification import Ending
 from trainmaster_operator.agent.planner.events import Event, RankStarted
-from trainmaster_operator.agent.planner.state import Ending
 from trainmaster_operator.agent.process import children, launcher, state_folder
 from trainmaster_operator.agent.process.output import named_pipe
 
@@ -77,7 +77,6 @@ class RankProcesses:
         return True
 
     def add(self, local_rank: int, pid: int) -> None:
-        """Add a rank's started process."""
         self.pids[local_rank], self.started_at[local_rank] = pid, time.monotonic()
         self._put(RankStarted(local_rank, pid))
         if not self.below_launcher:

@@ -17,7 +17,7 @@ from trainmaster_operator.agent.errors import LaunchError
 from trainmaster_operator.agent.loop import Loop
 from trainmaster_operator.agent.planner import events
 from trainmaster_operator.agent.planner.actions import ExamineLauncher, ExamineRank, Regroup, Terminate
-from trainmaster_operator.agent.planner.state import Ending
+from trainmaster_operator.agent.planner.classification import Ending
 from trainmaster_operator.agent.process import children, state_folder
 from trainmaster_operator.agent.process.environment import numbered
 from trainmaster_operator.agent.process.kernel import oom_kill_count
@@ -81,8 +81,9 @@ class RunProcesses:
     def present(self) -> tuple[int, ...]:
         return self._starts.present
 
-    def first_rank(self) -> int:
-        return self._starts.ranks[0]
+    @property
+    def ranks(self) -> range:
+        return self._starts.ranks
 
     def start(self) -> events.Launched:
         """Start the ranks or their launcher. Raises LaunchError, or OSError if the state folder can't be written."""
@@ -93,7 +94,7 @@ class RunProcesses:
         self._oom_kills_before = oom_kill_count(self._settings.cgroup_root)
         if self._wraps_ranks:
             self._ranks.listen(os.path.join(self.folder, "ranks"), self._announced)
-            self.output.open_rank_pipes(self._settings.processes, self.first_rank())
+            self.output.open_rank_pipes(self._settings.processes, self.ranks[0])
         self.output.print_separator(self.attempt)
         if starts.continuable:
             state_folder.make_fifos(starts.group_file, starts.ranks)
@@ -103,7 +104,7 @@ class RunProcesses:
             self._fork(warm)
         else:
             self._start_cold("" if warm is None else warm.reason)
-        return events.Launched(self._launcher_pid, self._wraps_ranks, self.first_rank(), starts.continuable)
+        return events.Launched(self._launcher_pid, self._wraps_ranks, self.ranks[0], starts.continuable)
 
     def _fork(self, warm: WarmProcess, one: Optional[int] = None) -> None:
         """Order the warm process to fork all ranks, or one of them again. Raises OSError if files can't be made."""
@@ -166,7 +167,7 @@ class RunProcesses:
             if self._wraps_ranks:
                 self.output.pump("launcher", ends, f"[worker {self._settings.worker}]: ")
             else:
-                self.output.pump("rank-0", ends, f"[rank {self.first_rank()}]: ", self.first_rank())
+                self.output.pump("rank-0", ends, f"[rank {self.ranks[0]}]: ", self.ranks[0])
             self._launcher_pid = self._starts.spawn_launcher(streams)
         self._ranks.below_launcher = True
         if not self._wraps_ranks:
@@ -213,7 +214,7 @@ class RunProcesses:
         children.send([*action.killed, *([store] if store else [])], signal.SIGKILL)
         self._starts.assignment, self.regrouped_at = action.assignment, time.time()
         self._starts.write_group()
-        for local_rank, rank in enumerate(self._starts.ranks):
+        for local_rank, rank in enumerate(self.ranks):
             if local_rank not in action.restarted:
                 state_folder.wake(f"{self._starts.group_file}.{rank}")
         absent = action.assignment.absent
@@ -222,7 +223,7 @@ class RunProcesses:
         # Earlier kills are accounted for.
         self._oom_kills_before = oom_kill_count(self._settings.cgroup_root)
         children.send(children.session_members([*action.killed, *map(self.pid_of, action.restarted)]), signal.SIGKILL)
-        for local_rank, rank in enumerate(self._starts.ranks):
+        for local_rank, rank in enumerate(self.ranks):
             # A continuing rank is no longer saving its final state.
             state_folder.unlink(os.path.join(self.folder, f"saving.{rank}"))
             if local_rank in action.restarted:
@@ -243,7 +244,7 @@ class RunProcesses:
                 self._fork(warm, local_rank)
 
     def _restart_cold(self, local_rank: int, reason: str) -> None:
-        self.output.say(f"rank {self.first_rank() + local_rank} starts cold: {reason}")
+        self.output.say(f"rank {self.ranks[0] + local_rank} starts cold: {reason}")
         try:
             self._ranks.add(local_rank, self._starts.spawn_rank(local_rank))
         except (LaunchError, OSError) as error:
@@ -252,7 +253,7 @@ class RunProcesses:
     def saving_ranks(self) -> events.SavingRanksFound:
         """Returns the ranks that are writing their state, and the seconds that each requests."""
         path = os.path.join(self.folder, "saving")
-        asked = [state_folder.saving_seconds(f"{path}.{rank}") for rank in self._starts.ranks]
+        asked = [state_folder.saving_seconds(f"{path}.{rank}") for rank in self.ranks]
         found = {local_rank: seconds for local_rank, seconds in enumerate(asked) if seconds is not None}
         # To the planner all ranks of a user's own launcher are one process.
         return events.SavingRanksFound(found if self._wraps_ranks or not found else {0: max(found.values())})
@@ -273,7 +274,6 @@ class RunProcesses:
         self._sweeps += 1
 
     def examine_rank(self, action: ExamineRank) -> events.RankExamined:
-        """Examines an ended rank's output and files."""
         raised = action.was_ended and self.output.raised(action.local_rank, by_torchrun=self._wraps_ranks)
         if action.was_ended and not raised:
             return events.RankExamined(*action, raised, "", 0)
@@ -294,7 +294,7 @@ class RunProcesses:
     def _living(self) -> Iterator[tuple[int, RankProcess]]:
         for local_rank, pid in sorted(self._rank_pids().items()):
             if local_rank not in self._ranks.ended:
-                rank = self.first_rank() + local_rank
+                rank = self.ranks[0] + local_rank
                 stacks = os.path.join(self.folder, f"stacks.{rank}")
                 # Ranks of a user's own launcher print into its stderr.
                 printed = self.output.log_path(f"rank-{local_rank if self._wraps_ranks else 0}.err")
@@ -347,7 +347,7 @@ class RunProcesses:
 
 
 def problem_of(error: Union[LaunchError, OSError]) -> str:
-    """Returns the reason why a start failed."""
     if isinstance(error, OSError):
-        return f"cannot write {error.filename}: {error.strerror}"
+        # A write to an open file, as on a full disk, gives no name.
+        return f"cannot write {error.filename or 'a file'}: {error.strerror}"
     return last_lines(str(error), MAX_ERROR_CHARACTERS)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 
 from trainmaster_operator.agent.errors import LaunchError
 from trainmaster_operator.agent.loop import READ, Loop
+from trainmaster_operator.agent.planner.classification import Ending
 from trainmaster_operator.agent.planner.events import Event, SetupEnded
-from trainmaster_operator.agent.planner.state import Ending
 from trainmaster_operator.agent.process import children
 from trainmaster_operator.agent.process.output import Printers, Pump
 from trainmaster_operator.wire.limits import MAX_ERROR_CHARACTERS
@@ -42,7 +42,6 @@ class SetupLine:
             self._put(SetupEnded(None, error=f"spec.setup: {error}"))
 
     def cancel(self) -> None:
-        """Kill the line's processes."""
         self._close()
         if self._pid:
             self._pid = 0
@@ -66,7 +65,7 @@ class SetupLine:
     def _failure(self, ending: Ending) -> str:
         text = "\n".join(filter(None, (pump.last_lines(MAX_ERROR_CHARACTERS) for pump in self._pumps)))
         text = _unquoted(text, self._line)
-        sentence = f"spec.setup ended with exit code {ending.exit_code}; the worker's log has what it printed"
+        sentence = f"spec.setup ended with exit code {ending.exit_code}; its output is in the worker's log"
         return last_lines(f"{text}\n{sentence}".strip(), MAX_ERROR_CHARACTERS)
 
     def _spawn(self) -> None:

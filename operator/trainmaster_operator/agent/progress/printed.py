@@ -61,11 +61,8 @@ class Printed:
         """Returns whether only a matching line is a sign of life, because the job's own pattern defines progress."""
         return bool(self._pattern)
 
-    def reader(self, rank: int) -> Callable[[bytes, Sequence[bytes], bytes], None]:
-        """Returns the function that takes a rank's new output (`output.Pump`)."""
-        return lambda data, lines, unfinished: self._read(rank, data, lines, unfinished)
-
-    def _read(self, rank: int, data: bytes, lines: Sequence[bytes], unfinished: bytes) -> None:
+    def read(self, rank: int, data: bytes, lines: Sequence[bytes], unfinished: bytes) -> None:
+        """Take a rank's new output (`output.Reader`)."""
         now = self.printed_at[rank] = time.monotonic()
         if self.on_environment is not None and ENVIRONMENT_MARK in data:
             line = next((line for line in lines if line.startswith(ENVIRONMENT_MARK)), None)

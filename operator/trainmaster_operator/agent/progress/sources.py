@@ -45,12 +45,11 @@ class Sources:
         ranks: range,
         started_at: float,
         heartbeats: Heartbeats,
-        printed: Optional[Printed] = None,
-        counters: Optional[Counters] = None,
+        printed: Printed,
+        counters: Counters,
     ) -> None:
         self._settings, self._own, self._started_at, self._heartbeats = settings, ranks, started_at, heartbeats
-        self._printed = printed or Printed(settings, lambda _text: None)
-        self._counters = counters or Counters(list, settings.progress_timeout)
+        self._printed, self._counters = printed, counters
         self._trainer = TrainerReports()
         self._step_times = {rank: StepTimes() for rank in ranks}
         self._reported_at = started_at

@@ -12,7 +12,6 @@ with texts as values. Other programs may use it too, so the server relies only o
 
 from __future__ import annotations
 
-import itertools
 import os
 import socket
 import time
@@ -49,8 +48,7 @@ class TrainerServer:
 
     def __init__(self, loop: Loop, receive: Callable[[Any], None]) -> None:
         self._loop, self._receive = loop, receive
-        self._numbers = itertools.count(1)
-        self._exchanges: dict[int, tuple[PeerConnection, Request]] = {}
+        self._connections: list[PeerConnection] = []
         self._token = ""
         self._room, self._room_at = float(BURST), 0.0
         self._socket: Optional[socket.socket] = None
@@ -78,13 +76,13 @@ class TrainerServer:
             sock, _ = self._socket.accept()
         except OSError:
             return
-        if len(self._exchanges) >= MAX_CONNECTIONS:
-            self._close(next(iter(self._exchanges)))
-        number = next(self._numbers)
-        connection, request = self._exchanges[number] = PeerConnection(self._loop, sock), Request()
+        if len(self._connections) >= MAX_CONNECTIONS:
+            self._close(self._connections[0])
+        connection, request = PeerConnection(self._loop, sock), Request()
+        self._connections.append(connection)
         connection.on_data = lambda: self._read(connection, request)
-        connection.on_end = lambda: self._close(number)
-        self._loop.call_later(REQUEST_SECONDS, lambda: self._close(number))
+        connection.on_end = lambda: self._close(connection)
+        self._loop.call_later(REQUEST_SECONDS, lambda: self._close(connection))
 
     def _read(self, connection: PeerConnection, request: Request) -> None:
         data = connection.read()
@@ -136,9 +134,10 @@ class TrainerServer:
         self._room -= has_room
         return has_room
 
-    def _close(self, number: int) -> None:
-        if number in self._exchanges:
-            self._exchanges.pop(number)[0].close()
+    def _close(self, connection: PeerConnection) -> None:
+        if connection in self._connections:
+            self._connections.remove(connection)
+            connection.close()
 
 
 class TrainerReports:

@@ -36,15 +36,6 @@ class WarmCommand(NamedTuple):
     """The script's path; empty: the command names a module."""
 
 
-class ScriptPath(NamedTuple):
-    """ScriptPath is the location of a script that Python runs."""
-
-    path: str
-    """Python puts this first on sys.path; empty: nothing."""
-    problem: str = ""
-    """Why no rank can be forked for the script; empty if ranks can be forked."""
-
-
 def warm_command(command: Sequence[str]) -> Union[WarmCommand, str]:
     """Returns how a command's ranks start without a launcher, or the reason why they can't.
 
@@ -74,18 +65,21 @@ def warm_command(command: Sequence[str]) -> Union[WarmCommand, str]:
     return WarmCommand(interpreter, words[0])
 
 
-def script_path(command: WarmCommand, folder: str) -> ScriptPath:
-    """Returns the location of a command's script from the working directory `folder`."""
+def script_path(command: WarmCommand, folder: str) -> tuple[str, str]:
+    """Returns what Python puts first on sys.path for a command in the working directory `folder`; empty: nothing.
+
+    The second text is the reason why no rank can be forked for the command's script; empty if ranks can be forked.
+    """
     safe = "-P" in command.interpreter
     if not command.script:
-        return ScriptPath("" if safe else folder)
+        return "" if safe else folder, ""
     script = os.path.join(folder, command.script)
     if os.path.isdir(script):
-        return ScriptPath(script)
+        return script, ""
     path = "" if safe else os.path.dirname(os.path.realpath(script))
     if not script.endswith((".py", ".pyw")) and not os.path.isfile(script):
-        return ScriptPath(path, f"{command.script!r} is not a file")
-    return ScriptPath(path, f"{command.script!r} is an archive" if _is_archive(script) else "")
+        return path, f"{command.script!r} is not a file"
+    return path, f"{command.script!r} is an archive" if _is_archive(script) else ""
 
 
 def _split(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:

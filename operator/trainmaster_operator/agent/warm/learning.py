@@ -40,7 +40,7 @@ class Learning:
     def observe(self, ranks: Mapping[int, RankProgress]) -> None:
         for rank, progress in ranks.items():
             if progress.step is not None and progress.step > 0:
-                self._ask(rank - self._run.first_rank())
+                self._ask(rank - self._run.ranks[0])
 
     def _ask(self, local_rank: int) -> None:
         if self._asked is not None or self._run.ended:

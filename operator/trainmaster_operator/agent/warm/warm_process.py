@@ -15,10 +15,11 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
+from trainmaster_operator.agent.connection import JsonLines
 from trainmaster_operator.agent.errors import LaunchError
 from trainmaster_operator.agent.loop import READ, Loop, Timer
 from trainmaster_operator.agent.planner import events
-from trainmaster_operator.agent.planner.state import Ending
+from trainmaster_operator.agent.planner.classification import Ending
 from trainmaster_operator.agent.process import children
 from trainmaster_operator.agent.process.kernel import free_memory
 from trainmaster_operator.agent.process.output import Printers, Pump
@@ -74,7 +75,7 @@ class WarmProcess:
         self.was_killed = False
         """Whether the agent itself has ended the process."""
         self._channel: Optional[socket.socket] = None
-        self._received = b""
+        self._answers = JsonLines(MAX_ANSWER_BYTES)
         self._pumps: list[Pump] = []
         self._ready = False
         self._unsent = b""
@@ -283,12 +284,12 @@ class WarmProcess:
             if not data:
                 self._loop.unwatch(channel.fileno())
                 break
-            self._received += data
-        *lines, self._received = self._received.split(b"\n")
-        if len(self._received) > MAX_ANSWER_BYTES:
-            self.kill(events.FAILED)
-        for line in lines:
-            self._handle(json.loads(line))
+            try:
+                for answer in self._answers.feed(data):
+                    self._handle(answer)
+            except ProtocolError:
+                self.kill(events.FAILED)
+                return
 
     def _handle(self, answer: Mapping[str, Any]) -> None:
         kind = answer["type"]
@@ -370,7 +371,7 @@ class WarmProcess:
             self._loop.unwatch(self._channel.fileno())
             self._channel.close()
             self._channel = None
-        self._received = b""
+        self._answers = JsonLines(MAX_ANSWER_BYTES)
         for pump in self._pumps:
             pump.close()
         self._pumps.clear()

@@ -15,8 +15,9 @@ from trainmaster_operator.agent.hang import observation
 from trainmaster_operator.agent.hang.observation import FIRST_POLLS_SECONDS, POLL_SECONDS, Observation
 from trainmaster_operator.agent.hang.rank_states import is_over
 from trainmaster_operator.agent.planner.state import Now
+from trainmaster_operator.agent.progress.printed import Printed
 from trainmaster_operator.agent.progress.sources import Heartbeats, parse_progress
-from trainmaster_operator.agent.settings import read_settings
+from trainmaster_operator.agent.settings import AgentSettings, read_settings
 from trainmaster_operator.wire.ranks import RankProgress, RankState
 from trainmaster_operator.wire.stream import ProgressLine
 
@@ -83,16 +84,24 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "attempt-3"
 
 
-def a_run(folder: Path, attempt: int, first: int, present: int, at: float = 100.0, regrouped_at: float = 0.0) -> Any:
+def a_run(
+    settings: AgentSettings,
+    folder: Path,
+    attempt: int,
+    first: int,
+    present: int,
+    at: float = 100.0,
+    regrouped_at: float = 0.0,
+) -> Any:
     """What an observation reads of a run whose ranks write nothing but files."""
     return SimpleNamespace(
         attempt=attempt,
         folder=str(folder),
-        first_rank=lambda: first,
+        ranks=range(first, first + settings.processes),
         present=range(present),
-        started_at=at,
+        started_at=100.0,
         regrouped_at=regrouped_at,
-        output=SimpleNamespace(printed=None),
+        output=SimpleNamespace(printed=Printed(settings, print)),
         questionable=list,
     )
 
@@ -101,7 +110,7 @@ def observe(folder: Path, processes: int = 2) -> Observation:
     """Ranks 4 and up of worker 2, started at 100 s."""
     environ = {"TRAINMASTER_WORKER": "2", "NPROC_PER_NODE": str(processes), "TRAINMASTER_PROGRESS_TIMEOUT": "10"}
     settings = read_settings({**environment(), **environ, "TRAINMASTER_STATE_DIR": str(folder.parent)})
-    return Observation(settings, a_run(folder, 3, 4, settings.processes))
+    return Observation(settings, a_run(settings, folder, 3, 4, settings.processes))
 
 
 def at(seconds: float) -> Now:
@@ -197,7 +206,7 @@ def test_a_rank_that_joins_is_read_less_and_less_often(tmp_path: Path, monkeypat
     """It may load for minutes; at first it is read often, because others form their group in a fraction of a second."""
     settings = read_settings({**environment(), "TRAINMASTER_WORKER": "0"})
     monkeypatch.setattr(observation, "time", SimpleNamespace(monotonic=lambda: 100.0))
-    ranks = Observation(settings, a_run(tmp_path / "progress", 2, 0, 0, regrouped_at=1.0))
+    ranks = Observation(settings, a_run(settings, tmp_path / "progress", 2, 0, 0, regrouped_at=1.0))
     waits = []
     for seconds in (0.5, 2.0, 4.0, 60.0):
         ranks.poll(False, Now(100.0 + seconds, 0.0))

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from tests.signer import JOB_UID
-from tests.unit.agent.network.decisions import Decisions
+from tests.unit.agent.network.decisions import Action, Close, Decisions, Deliver, Send, SendToStreams
 from trainmaster_operator.agent.connection import json_line
 from trainmaster_operator.agent.hang.stall import ANSWER_SECONDS
 from trainmaster_operator.agent.network import leader
 from trainmaster_operator.agent.network.leader import Leader
-from trainmaster_operator.agent.network.messages import Action, Close, Deliver, Send, SendToStreams
 from trainmaster_operator.agent.network.workers import (
     HELLO_SECONDS,
     MAX_ARRIVING,
@@ -55,7 +54,7 @@ class Table:
     """A leader of worker 0 whose followers are workers with a peer of ten times their index."""
 
     def __init__(self, workers: int = 3, attempt: int = 3) -> None:
-        self.leader = Decisions(lambda do: Leader(SETTINGS, START, do))
+        self.leader = Decisions(lambda connections: Leader(SETTINGS, START, connections))
         self.now = 0.0
         self.assign(workers, attempt)
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.signer import JOB_UID
+from tests.unit.agent.network.decisions import Action, Close, Send, SendToStreams
 from trainmaster_operator.agent.network.leader import MAX_STREAMS
-from trainmaster_operator.agent.network.messages import Action, Close, Send, SendToStreams
 from trainmaster_operator.agent.network.workers import KEPT_ATTEMPTS
 from trainmaster_operator.agent.planner.ranks import CONTINUE_SECONDS
 from trainmaster_operator.wire.joining import Reported, Stalled

@@ -25,7 +25,7 @@ def test_figures_by_which_a_rank_stands_out_are_shown_of_each() -> None:
         line for line in render_metrics("a", 3, None, ranks, None).splitlines() if "rank=" in line or "gradient" in line
     ]
     assert figures == [
-        "# HELP trainmaster_gradient_norm The norm of a rank's own gradients, where it has it, else of all ranks'.",
+        "# HELP trainmaster_gradient_norm The norm of a rank's own gradients if known, else of all ranks'.",
         "# TYPE trainmaster_gradient_norm gauge",
         'trainmaster_gradient_norm{job_name="a",worker="3",rank="0"} 1.5',
         'trainmaster_gradient_norm{job_name="a",worker="3",rank="1"} 40.25',

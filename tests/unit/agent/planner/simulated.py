@@ -7,9 +7,10 @@ from typing import Any, TypeVar
 
 from tests.signer import GOOD, environment
 from trainmaster_operator.agent.planner import actions, events
+from trainmaster_operator.agent.planner.classification import Ending
 from trainmaster_operator.agent.planner.events import initial, update
 from trainmaster_operator.agent.planner.plan import plan, wake_at
-from trainmaster_operator.agent.planner.state import Ending, LeaderContact, MasterContact, Now, SavedReport, State
+from trainmaster_operator.agent.planner.state import LeaderContact, MasterContact, Now, SavedReport, State
 from trainmaster_operator.agent.settings import read_settings
 from trainmaster_operator.wire.assignment import Assignment
 

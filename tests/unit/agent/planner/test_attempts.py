@@ -6,8 +6,9 @@ import pytest
 
 from tests.signer import JOB_UID
 from trainmaster_operator.agent.planner import actions, events
+from trainmaster_operator.agent.planner.classification import Ending
 from trainmaster_operator.agent.planner.plan import RESOLVED_SECONDS
-from trainmaster_operator.agent.planner.state import Ending, LeaderContact, MasterContact, SavedReport
+from trainmaster_operator.agent.planner.state import LeaderContact, MasterContact, SavedReport
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.joining import Collect, Environment, Hung, Joined, Mismatch, Reported, Stop
 from trainmaster_operator.wire.ranks import RankProgress

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainmaster_operator.agent.planner import classification
-from trainmaster_operator.agent.planner.state import Ending
+from trainmaster_operator.agent.planner.classification import Ending
 from trainmaster_operator.agent.process.state_folder import read_error_file
 from trainmaster_operator.wire.report import Report
 

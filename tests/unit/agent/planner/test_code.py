@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.unit.agent.planner.simulated import Agent
 from trainmaster_operator.agent.planner import actions
+from trainmaster_operator.agent.planner.classification import Ending
 from trainmaster_operator.agent.planner.events import KILLED, CodeFetched, CodeRefused, WarmProcessEnded
-from trainmaster_operator.agent.planner.state import Ending
 
 ONE, TWO = "1" * 64, "2" * 64
 OK = Ending(0)

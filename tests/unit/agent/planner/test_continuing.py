@@ -8,8 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from trainmaster_operator.agent.planner import actions, events
+from trainmaster_operator.agent.planner.classification import Ending
 from trainmaster_operator.agent.planner.ranks import CONTINUE_SECONDS
-from trainmaster_operator.agent.planner.state import Ending, LeaderContact, MasterContact
+from trainmaster_operator.agent.planner.state import LeaderContact, MasterContact
 from trainmaster_operator.wire.joining import Collect, Stop
 from trainmaster_operator.wire.limits import ALONE_SECONDS
 from trainmaster_operator.wire.ranks import RankProgress

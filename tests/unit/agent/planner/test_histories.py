@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from trainmaster_operator.agent.planner import actions, events
+from trainmaster_operator.agent.planner.classification import Ending
 from trainmaster_operator.agent.planner.plan import plan
-from trainmaster_operator.agent.planner.state import Ending, LeaderContact, MasterContact
+from trainmaster_operator.agent.planner.state import LeaderContact, MasterContact
 from trainmaster_operator.wire.joining import Ack, Modules, Stop
 from trainmaster_operator.wire.report import Report
 
@@ -224,10 +225,10 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def fork_nothing(self) -> None:
-        """The warm process has refused, or was ended: ranks start cold, or none at all."""
+        """The warm process has refused, or was ended, and no rank starts cold either."""
         run = self.agent.state.run
         if run is not None and run.awaited and not run.ranks:
-            self.give(events.NothingForked() if run.stopping else events.LauncherStarted(10 * self.agent.pid + 9))
+            self.give(events.NothingForked() if run.stopping else events.LaunchFailed("this image has no torch"))
 
     @rule(verdict=st.sampled_from([events.KILLED, events.FAILED, events.LACKING, events.HOPELESS]))
     def end_the_warm_process(self, verdict: str) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from trainmaster_operator.agent.planner import actions, events
+from trainmaster_operator.agent.planner.classification import Ending
 from trainmaster_operator.agent.planner.events import NEW_LEADER_SECONDS
 from trainmaster_operator.agent.planner.plan import FORGOTTEN_SECONDS, PATIENCE_SECONDS, exit_at
-from trainmaster_operator.agent.planner.state import NO_ASSIGNMENT, Ending, LeaderContact, SavedReport, State
+from trainmaster_operator.agent.planner.state import NO_ASSIGNMENT, LeaderContact, SavedReport, State
 from trainmaster_operator.wire.joining import Ack
 from trainmaster_operator.wire.report import Report
 

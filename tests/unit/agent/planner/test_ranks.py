@@ -8,8 +8,8 @@ import pytest
 
 from trainmaster_operator.agent.errors import NO_TORCH
 from trainmaster_operator.agent.planner import actions, events
+from trainmaster_operator.agent.planner.classification import Ending
 from trainmaster_operator.agent.planner.ranks import FAILURE_GRACE, PROVOKED_SECONDS, SAVING_POLL_SECONDS
-from trainmaster_operator.agent.planner.state import Ending
 from trainmaster_operator.wire.joining import Stop
 from trainmaster_operator.wire.report import Report
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainmaster_operator.agent.planner import actions, events
-from trainmaster_operator.agent.planner.state import Ending
+from trainmaster_operator.agent.planner.classification import Ending
 from trainmaster_operator.wire.joining import Stop
 from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.stream import ProgressLine, Recovery

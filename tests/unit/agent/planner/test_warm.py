@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from trainmaster_operator.agent.planner import actions, events
+from trainmaster_operator.agent.planner.classification import Ending
 from trainmaster_operator.agent.planner.plan import MAX_WARM_FAILURES
-from trainmaster_operator.agent.planner.state import Ending
 from trainmaster_operator.wire.joining import Modules
 
 from .simulated import Agent, assignment, idle
@@ -108,16 +108,7 @@ def test_an_attempt_that_is_stopped_before_its_ranks_are_forked_leaves_nothing()
     assert agent.give(events.RunEmptied()).state.ended.state == "Stopped"  # type: ignore[union-attr]
 
 
-def test_where_no_rank_is_forked_the_launcher_is_waited_for() -> None:
-    agent = Agent(**WARM)
-    agent.forks = True
-    agent.run().give(events.LauncherStarted(55), events.RankStarted(0, 101), events.RankStarted(1, 102))
-    agent.give(ended(101, FINE), ended(102, FINE))
-    assert "Sweep" not in agent.names
-    assert agent.give(ended(55, FINE)).names[-1] == "Sweep"
-
-
-def test_where_the_launcher_cannot_be_started_either_the_attempt_has_failed() -> None:
+def test_where_no_rank_can_be_started_cold_either_the_attempt_has_failed() -> None:
     agent = Agent(**WARM)
     agent.forks = True
     agent.run().give(events.LaunchFailed("this image has no torch"))
@@ -174,11 +165,9 @@ def test_an_attempt_waits_for_the_end_of_a_process_that_was_killed() -> None:
 def test_it_is_not_started_again_while_ranks_start_cold() -> None:
     agent = Agent(**WARM)
     agent.forks = True
-    agent.run().give(events.WarmProcessEnded(events.FAILED), events.LauncherStarted(55))
+    agent.run().give(events.WarmProcessEnded(events.FAILED), events.RankStarted(0, 101), events.RankStarted(1, 102))
     assert agent.names.count("WarmUp") == 1
-    assert (
-        agent.give(events.RankStarted(0, 101), events.RankStarted(1, 102), events.RanksUp(1)).names.count("WarmUp") == 2
-    )
+    assert agent.give(events.RanksUp(1)).names.count("WarmUp") == 2
 
 
 def test_one_that_would_fare_the_same_is_not_started_again() -> None:

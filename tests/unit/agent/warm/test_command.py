@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster_operator.agent.warm.command import ScriptPath, WarmCommand, script_path, warm_command
+from trainmaster_operator.agent.warm.command import WarmCommand, script_path, warm_command
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_a_script_and_a_module_of_python_can_be_warm(
 ) -> None:
     found = warm_command(command)
     assert isinstance(found, WarmCommand) and found.interpreter == interpreter
-    assert script_path(found, str(folder)) == ScriptPath(path and str((folder / path).resolve()))
+    assert script_path(found, str(folder)) == (path and str((folder / path).resolve()), "")
 
 
 def test_a_script_behind_a_link_finds_its_neighbours_where_it_is(
@@ -45,7 +45,7 @@ def test_a_script_behind_a_link_finds_its_neighbours_where_it_is(
 ) -> None:
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (elsewhere / "link.py").symlink_to(folder / "train.py")
-    assert script_path(WarmCommand(("python",), str(elsewhere / "link.py")), "/") == ScriptPath(str(folder))
+    assert script_path(WarmCommand(("python",), str(elsewhere / "link.py")), "/") == (str(folder), "")
 
 
 @pytest.mark.parametrize(
@@ -79,11 +79,11 @@ def test_what_needs_a_launcher_says_why(command: tuple[str, ...], reason: str) -
 def test_an_archive_is_not_started_warm(folder: Path) -> None:
     with zipfile.ZipFile(folder / "app.pyz", "w") as archive:
         archive.writestr("__main__.py", "")
-    assert script_path(WarmCommand(("python",), "app.pyz"), str(folder)).problem == "'app.pyz' is an archive"
+    assert script_path(WarmCommand(("python",), "app.pyz"), str(folder))[1] == "'app.pyz' is an archive"
 
 
 def test_what_only_the_files_show_asks_for_no_launcher(folder: Path) -> None:
     """Other workers may have other files, and their ranks are to meet those of this one."""
     found = warm_command(("python", "nowhere"))
     assert isinstance(found, WarmCommand)
-    assert script_path(found, str(folder)).problem == "'nowhere' is not a file"
+    assert script_path(found, str(folder))[1] == "'nowhere' is not a file"
