@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import Field, fields
+from dataclasses import Field
 from pathlib import Path
 from typing import Any
 
-from trainmaster_operator.api.options import Option, option_name, option_of, variables
+from trainmaster_operator.api.options import Option, option_name, options_of, variables
 from trainmaster_operator.controller.settings import OperatorSettings
 
 _PAGE = Path(__file__).resolve().parent.parent / "docs/operating.md"
@@ -22,8 +22,7 @@ def operating_page() -> str:
 
 def options_table() -> str:
     """Returns the table of all options that `--help` shows."""
-    options = [(field, option_of(field.metadata)) for field in fields(OperatorSettings)]
-    rows = [_row(field, option) for field, option in options if option is not None and not option.hidden]
+    rows = [_row(field, option) for field, option in options_of(OperatorSettings) if not option.hidden]
     head = ["| option | variable | meaning | default |", "|---|---|---|---|"]
     return "\n".join([*head, *rows, ""])
 

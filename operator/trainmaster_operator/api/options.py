@@ -5,9 +5,12 @@ The command line, environment variables and tables in docs/ are generated from t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import Field, dataclass
-from typing import Any, Literal
+from collections.abc import Callable
+from dataclasses import Field, dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 LogFormat = Literal["json", "text"]
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
@@ -49,10 +52,9 @@ def option(help: str, **how: Any) -> dict[str, Option]:
     return {OPTION: Option(help, **how)}
 
 
-def option_of(metadata: Mapping[str, Any]) -> Option | None:
-    """Returns the option in a field's metadata, or None."""
-    found = metadata.get(OPTION)
-    return found if isinstance(found, Option) else None
+def options_of(settings: type[DataclassInstance]) -> list[tuple[Field[Any], Option]]:
+    """Returns the fields of a dataclass that are options, with their options."""
+    return [(setting, setting.metadata[OPTION]) for setting in fields(settings) if OPTION in setting.metadata]
 
 
 def option_name(setting: Field[Any], option: Option) -> str:

@@ -13,12 +13,12 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import Field, fields
+from dataclasses import Field
 from importlib.util import find_spec
 from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
 from trainmaster_operator import __version__
-from trainmaster_operator.api.options import InvalidSetting, Option, option_name, option_of, variables
+from trainmaster_operator.api.options import InvalidSetting, Option, option_name, options_of, variables
 from trainmaster_operator.controller.settings import OperatorSettings
 
 _BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
@@ -64,10 +64,8 @@ def _add_run(commands: Any) -> None:
         "account, or by a kubeconfig. The exit code\nis 1 if it can't continue, for example because it lost its lease. "
         "Its Deployment then\nstarts it again.",
     )
-    for setting in fields(OperatorSettings):
-        option = option_of(setting.metadata)
-        if option is not None:
-            _add_option(parser, setting, option)
+    for setting, option in options_of(OperatorSettings):
+        _add_option(parser, setting, option)
 
     def run(given: argparse.Namespace) -> int:
         try:
@@ -109,10 +107,7 @@ def _choices(annotation: Any) -> tuple[str, ...]:
 def parse_settings(given: dict[str, Any]) -> OperatorSettings:
     """Returns the settings from the given values by field, or else from the environment. Raises InvalidSetting."""
     values: dict[str, Any] = {}
-    for setting in fields(OperatorSettings):
-        option = option_of(setting.metadata)
-        if option is None:
-            continue
+    for setting, option in options_of(OperatorSettings):
         value, name = given.get(setting.name), f"--{option_name(setting, option)}"
         if value is None:
             variable = next((each for each in variables(setting, option) if os.environ.get(each)), "")

@@ -153,9 +153,7 @@ class FakeCluster:
         self._check(self._read(resource, namespace, name), body["metadata"])
         return trimmed(resource, self.put(resource, body))
 
-    async def apply(
-        self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any], *, force: bool
-    ) -> RawObject:
+    async def apply(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> RawObject:
         await asyncio.sleep(0)
         self._enter("apply", resource, name)
         before = self.objects.get((resource.plural, namespace, name), {})
@@ -168,46 +166,25 @@ class FakeCluster:
         return trimmed(resource, self.put(resource, merged))
 
     async def patch(
-        self,
-        resource: Resource,
-        namespace: str,
-        name: str,
-        body: Mapping[str, Any],
-        *,
-        subresource: Literal["status"] | None = None,
+        self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any], *, status: bool = False
     ) -> RawObject:
         await asyncio.sleep(0)
-        self._enter(f"patch {subresource}" if subresource else "patch", resource, name)
+        self._enter("patch status" if status else "patch", resource, name)
         before = self._read(resource, namespace, name)
         self._check(before, body.get("metadata") or {})
-        changes = {"status": body.get("status") or {}} if subresource else dict(body)
+        changes = {"status": body.get("status") or {}} if status else dict(body)
         return trimmed(resource, self.put(resource, merge(before, changes)))
 
     async def delete(
-        self,
-        resource: Resource,
-        namespace: str,
-        name: str,
-        *,
-        uid: str,
-        resource_version: str | None = None,
-        grace_seconds: int | None = None,
+        self, resource: Resource, namespace: str, name: str, *, uid: str, version: str = "", force: bool = False
     ) -> None:
         await asyncio.sleep(0)
         self._enter("delete", resource, name)
-        wanted = {"uid": uid} if resource_version is None else {"uid": uid, "resourceVersion": resource_version}
-        self._check(self._read(resource, namespace, name), wanted)
+        self._check(self._read(resource, namespace, name), {"uid": uid, "resourceVersion": version or None})
         self.remove(resource, namespace, name)
 
     async def pod_log(
-        self,
-        namespace: str,
-        pod: str,
-        *,
-        tail_lines: int,
-        limit_bytes: int,
-        previous: bool = False,
-        timestamps: bool = False,
+        self, namespace: str, pod: str, *, tail_lines: int, limit_bytes: int, previous: bool = False
     ) -> str:
         await asyncio.sleep(0)
         self._enter("log", PODS, pod)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import Field, fields
+from dataclasses import Field
 from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
@@ -12,9 +12,7 @@ import typer
 from trainmaster.cli.program import Part
 from trainmaster.cli.terminal import say
 from trainmaster.history.settings import HistorySettings
-from trainmaster_operator.api.options import InvalidSetting, Option, option_name, option_of, variables
-
-_OPTIONS = [(setting, option) for setting in fields(HistorySettings) if (option := option_of(setting.metadata))]
+from trainmaster_operator.api.options import InvalidSetting, Option, option_name, options_of, variables
 
 app = Part(help="Keep a history of jobs.")
 
@@ -35,7 +33,7 @@ def serve(**given: Any) -> None:
 def _parse_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields' given or default values. Raises typer.BadParameter."""
     values: dict[str, Any] = {}
-    for setting, option in _OPTIONS:
+    for setting, option in options_of(HistorySettings):
         if given[setting.name] in (None, ""):
             continue
         try:
@@ -66,7 +64,7 @@ def _parameter(setting: Field[Any], option: Option) -> inspect.Parameter:
 
 
 # Typer reads the options from the signature and the help from the docstring.
-vars(serve)["__signature__"] = inspect.Signature([_parameter(*each) for each in _OPTIONS])
+vars(serve)["__signature__"] = inspect.Signature([_parameter(*each) for each in options_of(HistorySettings)])
 app.command("serve")(serve)
 
 

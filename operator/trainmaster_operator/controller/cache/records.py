@@ -85,14 +85,14 @@ class Pod:
 class LookupResults:
     """Holds the results of lookups for one job. A result is None if the object doesn't exist or can't be read."""
 
-    # By node (`lookups.node_domains`).
+    # The topology domain of each node.
     domains: dict[str, str | None] = field(default_factory=dict)
-    # Kueue's flavors and the values of priority classes, by name (`lookups.kueue`).
+    # Kueue's flavors and the values of priority classes, by name.
     flavors: dict[str, Placement | None] = field(default_factory=dict)
     priorities: dict[str, int | None] = field(default_factory=dict)
-    # Why the kubelet killed a container, by the pod's uid and the end's time (`lookups.killed_containers`).
+    # Why the kubelet killed a container, by the pod's uid and the time of the end.
     kills: dict[tuple[str, float], str | None] = field(default_factory=dict)
-    # Uids of listed pods that no watch had shown (`lookups.unseen_pods`).
+    # Uids of listed pods that no watch had shown.
     listed_pods: set[str] = field(default_factory=set)
 
     def merge(self, more: LookupResults) -> bool:

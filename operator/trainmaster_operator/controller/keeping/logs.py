@@ -230,7 +230,7 @@ class PodLogs:
     async def _text(self, namespace: str, pod: str, *, previous: bool = False) -> str:
         try:
             text = await self.cluster.pod_log(
-                namespace, pod, tail_lines=TAIL_LINES, limit_bytes=16 * LONGEST_LOG, previous=previous, timestamps=True
+                namespace, pod, tail_lines=TAIL_LINES, limit_bytes=16 * LONGEST_LOG, previous=previous
             )
         except Refused:
             if previous:

@@ -41,6 +41,7 @@ from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.cache.views import agent_source, is_from_create, owner_uid
 from trainmaster_operator.controller.keys import AgentsSecrets
 from trainmaster_operator.controller.writing.agent_config_maps import AgentConfigMaps
+from trainmaster_operator.controller.writing.status import read_again
 from trainmaster_operator.reconciling.observed.snapshot import ChildView
 from trainmaster_operator.rendering import GANG_APIS, child_kind
 from trainmaster_operator.wire.names import FIELD_MANAGER
@@ -96,7 +97,11 @@ class ChildWriter:
         try:
             return await self._cluster.create(resource, key.namespace, manifest)
         except AlreadyExists:
-            live = await self._read(key, resource, name)
+            try:
+                live = await self._cluster.get(resource, key.namespace, name)
+            except NotFound as error:
+                raise _changed(key, resource, name) from error
+            self._store.upsert(resource, live)
             _refuse_foreign(key, resource, name, owner_uid(live["metadata"]), job_uid)
             # The decision assumed that no such child exists. An apply could now restart a finished job.
             raise
@@ -109,7 +114,7 @@ class ChildWriter:
             version = self._decided_on(key, resource, known)
             metadata = {**manifest["metadata"], "uid": version.uid, "resourceVersion": version.resource_version}
             body = {**manifest, "metadata": metadata}
-            apply = self._cluster.apply(resource, key.namespace, known.name, body, force=True)
+            apply = self._cluster.apply(resource, key.namespace, known.name, body)
             tries -= 1
             try:
                 return await self._if_unchanged(key, resource, known, apply)
@@ -120,7 +125,9 @@ class ChildWriter:
 
     async def _declare_applied(self, key: JobKey, resource: Resource, known: ChildView) -> ChildView:
         """Convert our create's `managedFields` entry to an apply's; returns the child's new state."""
-        live = await self._read(key, whole(resource), known.name)
+        live = await read_again(self._cluster, self._store, key, whole(resource), known.name, known.uid)
+        if live is None:
+            raise _changed(key, resource, known.name)
         version = self._decided_on(key, resource, known)
         metadata = {
             "uid": version.uid,
@@ -138,8 +145,7 @@ class ChildWriter:
         try:
             return await write
         except (Conflict, Invalid, NotFound) as error:
-            live = await self._read(key, resource, known.name)
-            if live["metadata"].get("uid") != known.uid:
+            if await read_again(self._cluster, self._store, key, resource, known.name, known.uid) is None:
                 # The API server also answers "invalid" if the uid differs, because the uid is an immutable field.
                 raise _changed(key, resource, known.name) from error
             raise
@@ -150,18 +156,6 @@ class ChildWriter:
         if view != known or version is None:
             raise _changed(key, resource, known.name)
         return version
-
-    async def _read(self, key: JobKey, resource: Resource, name: str) -> RawObject:
-        """Read the object's current state into the store. Raises Conflict if the object doesn't exist."""
-        try:
-            live = await self._cluster.get(resource, key.namespace, name)
-        except NotFound as error:
-            known = self._store.version(key, resource, name)
-            if known is not None:
-                self._store.remove(resource, key, name, known.uid)
-            raise _changed(key, resource, name) from error
-        self._store.upsert(resource, live)
-        return live
 
 
 def as_applied(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -37,8 +37,10 @@ from trainmaster_operator.controller.apiserver.cluster import (
     RECORDED_JOBS,
     Cluster,
     RawObject,
+    Resource,
 )
 from trainmaster_operator.controller.apiserver.errors import Conflict, Invalid, NotFound, Refused
+from trainmaster_operator.controller.background import backoff
 from trainmaster_operator.controller.cache.records import JobKey, Snapshot
 from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.cache.views import conditions_by_type, parse_time
@@ -150,7 +152,7 @@ class Executor:
             if 0 <= since < self.progress_seconds:
                 return False, self.progress_seconds - since
         try:
-            answer = await self.cluster.patch(RECORDED_JOBS, key.namespace, key.name, body, subresource="status")
+            answer = await self.cluster.patch(RECORDED_JOBS, key.namespace, key.name, body, status=True)
         except (Conflict, Invalid):
             # Invalid means that the job was replaced by another of the same name, because the uid is immutable.
             await read_again(self.cluster, self.store, key, JOBS, key.name, uid)
@@ -194,9 +196,7 @@ class Executor:
             await self._carry_out(key, snapshot, action)
         except Refused as error:
             refusal = self.store.refusal(key, name)
-            failures = refusal.failures if refusal is not None else 0
-            # 2.0 ** 1024 overflows, after 17 hours of refusals.
-            wait = min(FIRST_RETRY * 2.0 ** min(failures, 40), LONGEST_RETRY)
+            wait = backoff(refusal.failures if refusal is not None else 0, FIRST_RETRY, LONGEST_RETRY)
             logger.warning("%s: %s was refused, next try in %.0f s: %s", key, name, wait, error.message)
             # If the reason is missing, a proxy in front of the API server has answered.
             reason = error.reason or f"HTTP {error.status}"
@@ -285,23 +285,13 @@ class Executor:
         if snapshot is not None and not action.force:
             await self.evidence.before_deletion(key, snapshot, uid)
         logger.info("%s: deleting pod %s: %s", key, name, action.reason)
-        grace_seconds = 0 if action.force else None
-        try:
-            await self.cluster.delete(
-                PODS, key.namespace, name, uid=uid, resource_version=version, grace_seconds=grace_seconds
-            )
-        except NotFound:
-            self.store.remove(PODS, key, name, uid)
+        await self._delete(PODS, key, name, uid, version, force=action.force)
 
     async def _delete_child(self, key: JobKey, action: decided.DeleteChild) -> None:
         resource = CHILDREN[action.kind]
         known = self.store.version(key, resource, action.name)
-        version = known.resource_version if known is not None else None
         try:
-            await self.cluster.delete(resource, key.namespace, action.name, uid=action.uid, resource_version=version)
-        except NotFound:
-            self.store.remove(resource, key, action.name, action.uid)
-            return
+            await self._delete(resource, key, action.name, action.uid, known.resource_version if known else "")
         except Conflict:
             await read_again(self.cluster, self.store, key, resource, action.name, action.uid)
             raise
@@ -315,10 +305,15 @@ class Executor:
         phase, version = mapping(live.get("status")).get("phase"), live["metadata"]["resourceVersion"]
         if phase not in TERMINAL_PHASES:
             raise Conflict(f"delete {JOBS.kind} {key}", f"the job's phase is {phase}, it hasn't ended")
+        await self._delete(JOBS, key, key.name, action.uid, version)
+
+    async def _delete(
+        self, resource: Resource, key: JobKey, name: str, uid: str, version: str, *, force: bool = False
+    ) -> None:
         try:
-            await self.cluster.delete(JOBS, key.namespace, key.name, uid=action.uid, resource_version=version)
+            await self.cluster.delete(resource, key.namespace, name, uid=uid, version=version, force=force)
         except NotFound:
-            self.store.remove(JOBS, key, key.name, action.uid)
+            self.store.remove(resource, key, name, uid)
 
 
 async def _all_or_first_failure(works: Iterable[Awaitable[Result]]) -> list[Result]:

@@ -110,7 +110,7 @@ async def report_workload(cluster: Cluster, store: Store, key: JobKey, action: R
         "metadata": {"uid": action.uid, "resourceVersion": metadata.get("resourceVersion")},
         "status": {**patch, "conditions": conditions},
     }
-    store.upsert(WORKLOADS, await cluster.patch(WORKLOADS, key.namespace, action.name, body, subresource="status"))
+    store.upsert(WORKLOADS, await cluster.patch(WORKLOADS, key.namespace, action.name, body, status=True))
 
 
 def _with(

@@ -37,7 +37,7 @@ class Server(KubernetesCluster):
 
 async def apply(server: Server) -> None:
     body = {"apiVersion": POD_GROUPS.api_version, "kind": "PodGroup"}
-    await server.apply(POD_GROUPS, "team", "bert", body, force=True)
+    await server.apply(POD_GROUPS, "team", "bert", body)
 
 
 @pytest.mark.parametrize("version", ["v1alpha2", "v1alpha3", "v1beta1"])
