@@ -9,8 +9,8 @@ import pytest
 
 from tests.signer import KEYS
 from tests.unit.controller import builders as b
+from tests.unit.controller.world import KEY, BaseWorld
 from trainmaster_operator.controller.apiserver.cluster import CONFIG_MAPS, GANGS, JOBS, PODS, STATEFUL_SETS
-from trainmaster_operator.controller.cache.records import JobKey, Snapshot
 from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.reconciling import decide
 from trainmaster_operator.reconciling.observed.snapshot import RefusedWrite, StreamView
@@ -19,27 +19,19 @@ from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.report import Report
 from trainmaster_operator.wire.stream import ProgressLine, Recovery
 
-KEY = JobKey(b.NAMESPACE, "bert")
-
 
 def versioned(raw: dict[str, Any], version: int, **metadata: Any) -> dict[str, Any]:
     return {**raw, "metadata": {"uid": "u", **raw["metadata"], "resourceVersion": str(version), **metadata}}
 
 
-class World:
+class World(BaseWorld):
     def __init__(self) -> None:
-        self.changes: list[JobKey] = []
-        self.store = Store(self.changes.append, KEYS)
+        super().__init__()
         self.put_set()
 
     def put_set(self, job_uid: str = b.JOB_UID, version: int = 1) -> None:
         """The StatefulSet that `b.pod` is controlled by."""
         self.store.upsert(STATEFUL_SETS, versioned(b.child("StatefulSet", owner_uid=job_uid), version))
-
-    def snapshot(self) -> Snapshot:
-        found = self.store.snapshot(KEY)
-        assert found is not None
-        return found
 
 
 def test_a_late_watch_event_never_takes_back_our_own_status_write() -> None:
