@@ -90,6 +90,12 @@ class KubernetesCluster:
         self._timeout, self._on_write, self._may_write = timeout, on_write, may_write
         self._session: aiohttp.ClientSession | None = None
         trust_env = bool((connection.configuration.client_session_kwargs or {}).get("trust_env"))
+        # How aiohttp reaches the API server.
+        self._way: Mapping[str, Any] = {
+            "proxy": connection.configuration.proxy,
+            "proxy_headers": connection.configuration.proxy_headers,
+            "server_hostname": connection.configuration.tls_server_name,
+        }
         ssl = self._client.rest_client.ssl_context
         self._pods = PodHttp(ssl=ssl, trust_env=trust_env, most_of_head=PROXIED_HEAD_BYTES)
         # For types whose version depends on the API server: the requested version, and the served one.
@@ -211,7 +217,6 @@ class KubernetesCluster:
         body: bytes | None = None,
     ) -> AsyncIterator[PodStream]:
         url = f"{PODS.path(namespace, f'{pod}:{port}', 'proxy')}{path}"
-        config = self._client.configuration
         async with self._pods.open(
             method,
             self._host + quote_path(url),
@@ -219,9 +224,7 @@ class KubernetesCluster:
             headers=await self._authenticated(method, url, headers, None),
             body=body,
             connect_seconds=PROXY_CONNECT_SECONDS,
-            proxy=config.proxy,
-            proxy_headers=config.proxy_headers,
-            server_hostname=config.tls_server_name,
+            **self._way,
         ) as stream:
             yield stream
 
@@ -271,7 +274,7 @@ class KubernetesCluster:
     @asynccontextmanager
     async def _answer(self, request: _Request, *, endless: bool = False) -> AsyncIterator[aiohttp.ClientResponse]:
         """Yields a successful answer. An endless answer has no total timeout, and little of it is read ahead."""
-        config, url = self._client.configuration, request.url
+        url = request.url
         headers = {"Content-Type": request.content_type, "Accept": request.accept, **IDENTITY}
         all_headers = await self._authenticated(request.method, url, headers, request.body)
         if self._session is None:
@@ -287,9 +290,7 @@ class KubernetesCluster:
                 read_bufsize=PIECE if endless else None,
                 allow_redirects=False,
                 auto_decompress=False,
-                proxy=config.proxy,
-                proxy_headers=config.proxy_headers,
-                server_hostname=config.tls_server_name,
+                **self._way,
             )
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise unreachable(str(request), error) from error

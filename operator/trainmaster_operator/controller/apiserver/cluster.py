@@ -45,6 +45,10 @@ class Resource:
         """Returns the kind's name among a job's children."""
         return child_kind(self.api_version, self.kind)
 
+    def body(self, **fields: Any) -> RawObject:
+        """Returns an object of this type."""
+        return {"apiVersion": self.api_version, "kind": self.kind, **fields}
+
     def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
         """Returns the URL's path, starting at `/api`."""
         parts = ["/apis", self.group, self.version] if self.group else ["/api", self.version]

@@ -51,7 +51,7 @@ class JobObjects:
 
     def set_job(self, key: JobKey, record: Record, raw: Mapping[str, Any]) -> None:
         """Set a record's job from a newer object."""
-        metadata = mapping(raw.get("metadata"))
+        metadata, known = mapping(raw.get("metadata")), record.job
         of = spec_version(metadata)
         left_out = raw.get(LEFT_OUT) or ()
         large = "spec" in left_out or is_larger(raw.get("spec"), LARGE_SPEC_BYTES)
@@ -60,18 +60,15 @@ class JobObjects:
             kept["annotations"] = {name: annotation(metadata, name) for name in _ASKING}
             record.without_spec = {"metadata": kept, "status": raw.get("status"), LEFT_OUT: left_out}
             self._read_large(key)
-            if record.job is None:
+            if known is None:
                 return
             # Until the new spec is read, the job keeps its old spec but gets the newest status.
-            of = SpecVersion(of.uid, record.job.generation)
-            read = ReadSpec(record.job.spec, record.job.invalid)
+            of = SpecVersion(of.uid, known.generation)
         else:
-            record.without_spec = None
-            if record.parsed == of and record.job is not None:
-                read = ReadSpec(record.job.spec, record.job.invalid)
-            else:
-                read = read_spec(raw, key.name)
-            record.parsed = of
+            if record.parsed != of:
+                known = None
+            record.without_spec, record.parsed = None, of
+        read = read_spec(raw, key.name) if known is None else ReadSpec(known.spec, known.invalid)
         self._set(key, record, raw, of, read, large=large)
 
     def set_spec(self, key: JobKey, record: Record, of: SpecVersion, read: ReadSpec) -> None:

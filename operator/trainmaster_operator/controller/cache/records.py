@@ -41,8 +41,6 @@ REPORTED_ATTEMPTS = 4
 
 @dataclass(frozen=True, order=True)
 class JobKey:
-    """Names a job, in the store and in the queue."""
-
     namespace: str
     name: str
 
@@ -125,7 +123,6 @@ class ProgressView(NamedTuple):
 
     @property
     def ranks(self) -> int:
-        """Returns how many ranks have reported."""
         return sum(map(len, self.workers.values()))
 
 
@@ -233,7 +230,6 @@ class Record:
                 self.merge_termination_reports(pod)
 
     def merge_termination_reports(self, pod: Pod) -> None:
-        """Merge the termination reports in one pod of the job."""
         for report in termination_reports(pod.view):
             self.merge_report(report)
 
@@ -242,7 +238,6 @@ class Record:
         return self.job is not None and attempt < self.job.status.attempt - 1
 
     def drop_reports(self, attempts: Set[int]) -> None:
-        """Drop the reports of these attempts."""
         if attempts:
             self.reported_attempts -= attempts
             self.reports = {place: report for place, report in self.reports.items() if place[0] not in attempts}

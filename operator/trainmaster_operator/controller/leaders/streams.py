@@ -97,7 +97,6 @@ class LeaderStreams:
 
     @property
     def open(self) -> int:
-        """Returns the number of connected streams."""
         return sum(stream.connected_to is not None for stream in self._streams.values())
 
     def watch(self, key: JobKey, target: StreamTarget | None) -> None:

@@ -83,7 +83,6 @@ class Outbox:
         return len(self._waiting)
 
     def put(self, entry: WaitingRecord) -> None:
-        """Add a record."""
         if len(entry.line) >= MAX_LINE:
             self._drop("a record is too large")
             return
@@ -123,7 +122,6 @@ class Outbox:
         return taken
 
     def done(self) -> None:
-        """Forget the taken records."""
         self.size -= self._taken
         self._taken = 0
 

@@ -75,7 +75,6 @@ class Sender:
         self._failures = FailureLog(logger, f"The history at {self.url}")
 
     async def run(self) -> None:
-        """Send until cancelled."""
         async with self._session() as session:
             while True:
                 # Checking twice a second is cheap, and simpler than a wake-up call.

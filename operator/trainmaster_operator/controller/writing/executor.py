@@ -107,7 +107,6 @@ class Executor:
     _status_written: dict[str, float] = field(default_factory=dict, init=False)
 
     def forget(self, uid: str) -> None:
-        """Forget a deleted job."""
         self._status_written.pop(uid, None)
 
     async def execute(self, key: JobKey, snapshot: Snapshot, decision: Decision) -> Outcome:
@@ -124,23 +123,24 @@ class Executor:
         self.last_output.follow(key, snapshot)
         await self.last_output.before_deletion(key, snapshot, scaled_away(snapshot, decision.actions))
         try:
-            retries = [wait for wait in (waits, await self._act(key, snapshot, decision.actions)) if wait is not None]
+            waits += await self._act(key, snapshot, decision.actions)
         finally:
             # Events belong to the status that was just written, so a later pass that repeats the actions has none.
             for event in decision.events:
                 await self.events.record(snapshot.job, event)
-        return Outcome(wrote, min(retries, default=None))
+        return Outcome(wrote, min(waits, default=None))
 
-    async def _write_status(self, key: JobKey, snapshot: Snapshot, decision: Decision) -> tuple[bool, float | None]:
+    async def _write_status(self, key: JobKey, snapshot: Snapshot, decision: Decision) -> tuple[bool, list[float]]:
+        """Write the status; returns whether it was written, and the seconds until a postponed write."""
         if decision.status == snapshot.job.status:
-            return False, None
+            return False, []
         if snapshot.job.unreadable is not None:
             # Change only the conditions, because the rest of the status is the job's past and must not be lost.
             patch = with_conditions(snapshot.raw_status, decision.status)
         else:
             patch = merge_patch(snapshot.raw_status, to_wire(decision.status))
         if not patch:
-            return False, None
+            return False, []
         uid = snapshot.job.uid
         # The version is a precondition even for progress, because a deposed leader's view of progress is old too.
         version = snapshot.version.resource_version
@@ -150,7 +150,7 @@ class Executor:
             # knows less than the status contains.
             since = self.now() - self._status_written.setdefault(uid, self.now())
             if 0 <= since < self.progress_seconds:
-                return False, self.progress_seconds - since
+                return False, [self.progress_seconds - since]
         try:
             answer = await self.cluster.patch(RECORDED_JOBS, key.namespace, key.name, body, status=True)
         except (Conflict, Invalid):
@@ -163,9 +163,9 @@ class Executor:
         self._status_written[uid] = self.now()
         self.store.upsert(JOBS, answer)
         self.written(answer)
-        return True, None
+        return True, []
 
-    async def _act(self, key: JobKey, snapshot: Snapshot, actions: Sequence[Action]) -> float | None:
+    async def _act(self, key: JobKey, snapshot: Snapshot, actions: Sequence[Action]) -> list[float]:
         """Carry out applies and assignments together, StatefulSets after objects that pods mount; the rest in order."""
         together = [action for action in actions if isinstance(action, decided.Assign)]
         applies = [action for action in actions if isinstance(action, decided.Apply)]
@@ -180,7 +180,7 @@ class Executor:
             waits += await self._all(key, snapshot, sets)
         for action in rest:
             waits += await self._all(key, snapshot, [action])
-        return min(waits, default=None)
+        return waits
 
     async def _all(self, key: JobKey, snapshot: Snapshot, actions: Sequence[Action]) -> list[float]:
         """Run actions concurrently; returns the seconds until each postponed action may be tried again."""
