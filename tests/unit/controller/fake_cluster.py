@@ -26,15 +26,6 @@ NOW = "2026-11-21T04:00:00Z"
 
 
 @dataclass
-class Fault:
-    """Raised by the next request whose verb and plural match."""
-
-    verb: str
-    plural: str
-    error: ClusterError
-
-
-@dataclass
 class FakeCluster:
     """See the module. `calls` counts (verb, kind); `on_event` gets (type, resource, object) after each write; `admit`
     is done to each object that is created, as an API server's strategies and webhooks do. `logs` are what containers
@@ -43,7 +34,8 @@ class FakeCluster:
     objects: dict[tuple[str, str, str], RawObject] = field(default_factory=dict)
     calls: Counter[tuple[str, str]] = field(default_factory=Counter)
     order: list[tuple[str, str, str]] = field(default_factory=list)
-    faults: list[Fault] = field(default_factory=list)
+    # Each is raised by the next request whose verb and plural match.
+    faults: list[tuple[str, str, ClusterError]] = field(default_factory=list)
     history: list[tuple[int, str, Resource, RawObject]] = field(default_factory=list)
     logs: dict[str, str] = field(default_factory=dict)
     follows: dict[str, AsyncIterator[bytes]] = field(default_factory=dict)
@@ -52,7 +44,7 @@ class FakeCluster:
     _versions: itertools.count[int] = field(default_factory=lambda: itertools.count(100))
 
     def fail(self, verb: str, plural: str, error: ClusterError, times: int = 1) -> None:
-        self.faults += [Fault(verb, plural, error) for _ in range(times)]
+        self.faults += [(verb, plural, error)] * times
 
     def version(self) -> str:
         """The resourceVersion of a list that is made now."""
@@ -96,9 +88,9 @@ class FakeCluster:
         self.calls[verb, resource.kind] += 1
         self.order.append((verb, resource.kind, name))
         for fault in self.faults:
-            if fault.verb == verb and fault.plural == resource.plural:
+            if fault[:2] == (verb, resource.plural):
                 self.faults.remove(fault)
-                raise fault.error
+                raise fault[2]
 
     def _read(self, resource: Resource, namespace: str, name: str) -> RawObject:
         found = self.objects.get((resource.plural, namespace, name))

@@ -199,21 +199,16 @@ async def test_a_quota_that_has_no_name_is_not_read(name: str) -> None:
     assert not world.cluster.calls["get", "ResourceQuota"]
 
 
-async def test_a_quota_that_cant_be_read_is_no_failure() -> None:
+@pytest.mark.parametrize("unread", ["quota", "events"])
+async def test_a_quota_or_events_that_cant_be_read_are_no_failure(unread: str) -> None:
     world = StatefulSetEvents()
     world.event(QUOTA, "2026-11-21T04:00:00Z")
+    if unread == "events":
+        world.cluster.fail("list", "events", Forbidden("list", "no", status=403))
     await world.run()
     world.now += 3
     assert await world.run() == 5.0
-    assert world.problems() == [QUOTA]
-
-
-async def test_events_that_may_not_be_read_are_no_failure() -> None:
-    world = StatefulSetEvents()
-    world.cluster.fail("list", "events", Forbidden("list", "no", status=403))
-    await world.run()
-    world.now += 3
-    assert await world.run() == 5.0
+    assert world.problems() == ([QUOTA] if unread == "quota" else [])
 
 
 PROBE = "Container worker failed liveness probe, will be restarted"

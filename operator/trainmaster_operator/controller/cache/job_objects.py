@@ -34,8 +34,6 @@ from trainmaster_operator.wire.values import mapping, mappings, shown, text, who
 
 # The metadata fields that are needed while a job's spec is read separately.
 _KEPT = ("namespace", "name", "uid", "generation", "creationTimestamp", "deletionTimestamp")
-# The annotations that hold users' requests.
-_ASKING = (STACKS_ANNOTATION, RESTART_ANNOTATION)
 logger = logging.getLogger(__name__)
 # Number of reported versions to remember, because every sweep finds the same versions again.
 REMEMBERED = 4_096
@@ -57,7 +55,7 @@ class JobObjects:
         large = "spec" in left_out or is_larger(raw.get("spec"), LARGE_SPEC_BYTES)
         if large and self._read_large is not None and record.parsed != of:
             kept = {field: metadata.get(field) for field in _KEPT}
-            kept["annotations"] = {name: annotation(metadata, name) for name in _ASKING}
+            kept["annotations"] = {name: annotation(metadata, name) for name in (STACKS_ANNOTATION, RESTART_ANNOTATION)}
             record.without_spec = {"metadata": kept, "status": raw.get("status"), LEFT_OUT: left_out}
             self._read_large(key)
             if known is None:

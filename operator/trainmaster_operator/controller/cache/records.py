@@ -157,9 +157,6 @@ class Record:
     # The uids and names of the job's removed StatefulSets; their pods outlive them for a while.
     former_sets: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=FORMER_SETS))
 
-    def is_empty(self) -> bool:
-        return self.job is None and not self.pods and not self.children
-
     def version(self, resource: Resource, name: str) -> Versioned | None:
         """Returns the newest known version of an object of the job."""
         if resource == JOBS:

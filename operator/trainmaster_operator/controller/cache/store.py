@@ -144,7 +144,7 @@ class Store:
             news = record.remove_pod(record.pods.pop(name))
         else:
             record.remove_set(record.children.pop((resource.child_kind, name))[0])
-        if record.is_empty():
+        if record.job is None and not record.pods and not record.children:
             del self._records[key]
         if news:
             self._changed(key)

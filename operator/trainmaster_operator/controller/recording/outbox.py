@@ -215,14 +215,11 @@ def sample_line(at: float, key: JobIdentity, attempt: int, reports: Sequence[Ran
         values = columns[place]
         if name == "stepSeconds":
             # Ranks that wait for a slow rank take equally long for a step, so use each rank's computing time if known.
-            values = tuple(map(_first_known, columns[_COMPUTE], values))
+            pairs = zip(columns[_COMPUTE], values, strict=True)
+            values = tuple(step if own is None else own for own, step in pairs)
         if values.count(None) < len(values):
             # A step is an integer and keeps all its digits.
             digits = "%d" if name == "step" else "%.6g"
             texts = ["null" if value is None else digits % value for value in values]
             parts.append(f',"{name}":[{",".join(texts)}]')
     return ("".join(parts) + "}").encode()
-
-
-def _first_known(value: float | None, other: float | None) -> float | None:
-    return other if value is None else value

@@ -42,12 +42,8 @@ STACKS_CONTENT = "stacks"
 # A namespace's agents have no job's label, so no watch shows them.
 AGENT_CONTENT = "agent"
 SELECTORS = {
-    PODS: JOB_NAME_LABEL,
-    SERVICES: JOB_NAME_LABEL,
-    STATEFUL_SETS: JOB_NAME_LABEL,
-    NETWORK_POLICIES: JOB_NAME_LABEL,
+    **dict.fromkeys((PODS, SERVICES, STATEFUL_SETS, NETWORK_POLICIES, *GANGS.values()), JOB_NAME_LABEL),
     CONFIG_MAPS: f"{JOB_NAME_LABEL},{CONTENT_LABEL} notin ({LOGS_CONTENT},{EVIDENCE_CONTENT},{STACKS_CONTENT})",
-    **dict.fromkeys(GANGS.values(), JOB_NAME_LABEL),
 }
 # Types that are always watched. `gangs` adds those of gang schedulers; NetworkPolicies are watched if jobs have them.
 WATCHED = (JOBS, PODS, SERVICES, STATEFUL_SETS, CONFIG_MAPS)

@@ -25,6 +25,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any, cast
@@ -184,12 +185,7 @@ class KopfThread:
 
     async def run(self) -> BaseException | None:
         """Run kopf until an error ends it; returns the error."""
-        loop = asyncio.get_running_loop()
-        ended: asyncio.Future[BaseException | None] = loop.create_future()
-
-        def end(error: BaseException | None) -> None:
-            if not ended.done():
-                ended.set_result(error)
+        ended: Future[BaseException | None] = Future()
 
         def work() -> None:
             error: BaseException | None = None
@@ -197,12 +193,12 @@ class KopfThread:
                 asyncio.run(self._main())
             except Exception as caught:
                 error = caught
-            loop.call_soon_threadsafe(end, error)
+            ended.set_result(error)
 
         thread = threading.Thread(target=work, name="kopf", daemon=True)
         thread.start()
         try:
-            return await asyncio.shield(ended)
+            return await asyncio.shield(asyncio.wrap_future(ended))
         finally:
             self._end()
             await asyncio.to_thread(thread.join, END_SECONDS)

@@ -72,8 +72,6 @@ FIRST_RETRY, LONGEST_RETRY = 1.0, 60.0
 # Limit on the pods that are patched at once, so that a job of thousands of workers doesn't use all connections.
 CONCURRENT_PATCHES = 64
 Result = TypeVar("Result")
-OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
-UNREACHABLE = "node.kubernetes.io/unreachable"
 
 
 @dataclass(frozen=True)
@@ -366,12 +364,13 @@ async def is_lost(cluster: Cluster, node: str, *, lost_after: float, now: float)
     except NotFound:
         return True
     taints = mappings(mapping(live.get("spec")).get("taints"))
-    if any(taint.get("key") == OUT_OF_SERVICE for taint in taints):
+    if any(taint.get("key") == "node.kubernetes.io/out-of-service" for taint in taints):
         return True
     ready = mapping(conditions_by_type(mapping(live.get("status"))).get("Ready"))
     if ready.get("status") != "Unknown":
         # The kubelet reports, so it will end the pod itself.
         return False
-    added = (parse_time(taint.get("timeAdded")) for taint in taints if taint.get("key") == UNREACHABLE)
+    unreachable = (taint for taint in taints if taint.get("key") == "node.kubernetes.io/unreachable")
+    added = (parse_time(taint.get("timeAdded")) for taint in unreachable)
     since = [at for at in (*added, parse_time(ready.get("lastTransitionTime"))) if at is not None]
     return bool(since) and now - min(since) >= lost_after

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
-from tests.unit.controller.world import snapshot_of
+from tests.unit.controller.world import BaseWorld, snapshot_of
 from trainmaster_operator.api.json_codec import MAX_DEPTH, decode
 from trainmaster_operator.controller.apiserver.cluster import JOBS, PODS, STATEFUL_SETS
 from trainmaster_operator.controller.apiserver.errors import Unusable
@@ -64,7 +64,7 @@ def test_what_is_no_object_is_passed_over(resource: Any, raw: Any) -> None:
 
 
 def test_a_job_that_no_reader_has_foreseen_has_a_condition_and_keeps_its_past(monkeypatch: pytest.MonkeyPatch) -> None:
-    store, cluster = Store(lambda key: None, KEYS), FakeCluster()
+    world = BaseWorld()
 
     def broken(*_: Any) -> None:
         raise Broken("odd value")
@@ -79,11 +79,11 @@ def test_a_job_that_no_reader_has_foreseen_has_a_condition_and_keeps_its_past(mo
     }
     with monkeypatch.context() as patched:
         patched.setattr(job_objects, "read_spec", broken)
-        store.upsert(JOBS, cluster.put(JOBS, b.job()))
-    snapshot = snapshot_of(store)
+        world.put(JOBS, b.job())
+    snapshot = world.snapshot()
     assert str(snapshot.job.unreadable).startswith("the job can't be read (Broken('odd value'))")
-    store.upsert(JOBS, cluster.put(JOBS, b.job(status=past)))
-    snapshot = snapshot_of(store)
+    world.put(JOBS, b.job(status=past))
+    snapshot = world.snapshot()
     status = decide(snapshot.job, snapshot.observed, 1_000.0, Settings()).status
     patch = with_conditions(snapshot.raw_status, status)
     # A merge patch of the conditions alone: attempt and restarts stay as they stand, and so do other conditions.
@@ -93,9 +93,8 @@ def test_a_job_that_no_reader_has_foreseen_has_a_condition_and_keeps_its_past(mo
     assert (added["type"], added["status"], added["reason"]) == ("Accepted", "False", "Unreadable")
     assert added["message"].startswith("the status can't be read (conditions.0.status: Input should be 'True'")
     # Once it stands there, there is nothing more to write.
-    raw = cluster.put(JOBS, b.job(status={**past, **patch}))
-    store.upsert(JOBS, raw)
-    again = snapshot_of(store)
+    world.put(JOBS, b.job(status={**past, **patch}))
+    again = world.snapshot()
     assert with_conditions(again.raw_status, decide(again.job, again.observed, 2_000.0, Settings()).status) == {}
 
 
