@@ -41,7 +41,7 @@ async def fill(made: World, status: Mapping[str, object], first: int, last: int)
 
 async def one(made: World, name: str, status: Mapping[str, object]) -> None:
     await made.apply(job(name, WORKERS))
-    await made.cluster.patch(JOBS, NAMESPACE, name, {"status": status}, subresource="status")
+    await made.cluster.patch(JOBS, NAMESPACE, name, {"status": status}, status=True)
 
 
 def runs(command: Sequence[str], environ: Mapping[str, str]) -> list[float]:

@@ -115,7 +115,7 @@ class World:
         return dict((await self.cluster.get(JOBS, NAMESPACE, name)).get("status") or {})
 
     async def apply(self, body: RawObject) -> None:
-        await self.cluster.apply(JOBS, NAMESPACE, body["metadata"]["name"], body, force=True)
+        await self.cluster.apply(JOBS, NAMESPACE, body["metadata"]["name"], body)
 
     async def delete(self, name: str) -> None:
         found = await self.cluster.get(JOBS, NAMESPACE, name)
@@ -126,7 +126,7 @@ class World:
 
     async def force_delete(self, pod: RawObject) -> None:
         metadata = pod["metadata"]
-        await self.cluster.delete(PODS, NAMESPACE, metadata["name"], uid=metadata["uid"], grace_seconds=0)
+        await self.cluster.delete(PODS, NAMESPACE, metadata["name"], uid=metadata["uid"], force=True)
 
     async def pods(self, name: str) -> list[RawObject]:
         selector = f"trainmaster.dev/job-name={name}"
@@ -195,7 +195,7 @@ async def world(
 async def _prepare(cluster: KubernetesCluster) -> None:
     definition = crd()
     name = definition["metadata"]["name"]
-    await cluster.apply(DEFINITIONS, "", name, definition, force=True)
+    await cluster.apply(DEFINITIONS, "", name, definition)
     async with asyncio.timeout(ESTABLISHED_SECONDS):
         while not _is_established(await cluster.get(DEFINITIONS, "", name)):
             await asyncio.sleep(0.02)

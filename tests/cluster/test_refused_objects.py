@@ -61,7 +61,7 @@ def test_an_object_that_doesnt_fit_its_type_is_refused_and_not_tried_again(clust
         check(refused.value)
         made = await api.create(STATEFUL_SETS, cluster.namespace, stateful_set())
         with pytest.raises(Invalid) as refused:
-            await api.apply(STATEFUL_SETS, cluster.namespace, "set", mistake, force=True)
+            await api.apply(STATEFUL_SETS, cluster.namespace, "set", mistake)
         check(refused.value)
         live = await api.get(STATEFUL_SETS, cluster.namespace, "set")
         assert live["metadata"]["uid"] == made["metadata"]["uid"]
@@ -80,7 +80,7 @@ def test_text_of_every_kind_arrives_as_it_was_written(cluster: Cluster) -> None:
 
     async def work(api: KubernetesCluster) -> None:
         made = await api.create(STATEFUL_SETS, cluster.namespace, stateful_set())
-        written = await api.apply(STATEFUL_SETS, cluster.namespace, "set", wanted, force=True)
+        written = await api.apply(STATEFUL_SETS, cluster.namespace, "set", wanted)
         assert written["metadata"]["uid"] == made["metadata"]["uid"]
         read = await api.get(whole(STATEFUL_SETS), cluster.namespace, "set")
         container = read["spec"]["template"]["spec"]["containers"][0]

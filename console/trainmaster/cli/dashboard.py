@@ -7,7 +7,6 @@ import gc
 import logging
 import os
 import shutil
-import signal
 import ssl
 import sys
 import webbrowser
@@ -22,6 +21,7 @@ from trainmaster.client.history import find_history
 from trainmaster.dashboard.app import Dashboard, DashboardSettings, serving
 from trainmaster.dashboard.guards import CODE_SECONDS, Launch, launch_file
 from trainmaster.dashboard.viewers import history_at
+from trainmaster_operator.serving import stop_event
 
 # Interval between readings of the certificate's files (seconds).
 RELOAD_SECONDS = 60.0
@@ -69,10 +69,7 @@ async def serve(
     # cycles and survive into the second generation, which is collected before it reaches tens of megabytes.
     gc.freeze()
     gc.set_threshold(20_000, 5, 200)
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    stop = stop_event()
     async with AsyncExitStack() as stack:
         context = None
         if certificate is not None:

@@ -15,12 +15,10 @@ from typing import Any
 from trainmaster.history.figures import SPENT
 from trainmaster_operator.api.records import PodPlace
 from trainmaster_operator.api.times import to_seconds, to_text
-from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES, TIME_CATEGORIES
+from trainmaster_operator.api.v1alpha1 import MAX_FAILURES, TERMINAL_PHASES, TIME_CATEGORIES
 from trainmaster_operator.wire.limits import MAX_ATTEMPT, MAX_RESULT_NAME, MAX_RESULTS
 from trainmaster_operator.wire.values import is_number, mapping, mappings, number, text, whole
 
-# Maximum number of failures in a status (reconciling/policies/attempts.py). A list with fewer failures is complete.
-FAILURES_IN_STATUS = 10
 # Maximum number of a failure's fields, and of a field's characters. The operator's messages are shorter.
 _FIELDS, _CHARACTERS = 20, 4_000
 # Maximum characters of the text about the training ranks.
@@ -101,7 +99,7 @@ class Attempt:
 def oldest_failure(status: Mapping[str, Any]) -> int:
     """Returns the oldest attempt whose failure a status can still contain."""
     failures = _failures(status)
-    return 0 if len(failures) < FAILURES_IN_STATUS else min(failures)
+    return 0 if len(failures) < MAX_FAILURES else min(failures)
 
 
 def observe(status: Mapping[str, Any], known: Mapping[int, Attempt], at: float) -> dict[int, Attempt]:
@@ -193,7 +191,7 @@ def _current(status: Mapping[str, Any], old: Attempt, at: float) -> Attempt:
 def _failures(status: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
     """Returns the failures by attempt. If an attempt has two, the earlier failure, which ended it, is used."""
     found = dict[int, Mapping[str, Any]]()
-    for failure in mappings(status.get("failures"))[:FAILURES_IN_STATUS]:
+    for failure in mappings(status.get("failures"))[:MAX_FAILURES]:
         attempt = whole(failure.get("attempt"), MAX_ATTEMPT)
         if attempt is not None:
             found[attempt] = bounded_failure(failure)

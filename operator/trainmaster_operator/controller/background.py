@@ -1,4 +1,4 @@
-"""Background work, which nothing waits for: how its tasks end, and how it reports failures."""
+"""Background work, which nothing waits for: how its tasks end, retry and report failures."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ from typing import Any
 
 # Seconds between two messages; the metrics count all failures.
 LOG_SECONDS = 60.0
+
+
+def backoff(failures: int, first: float, longest: float) -> float:
+    """Returns the seconds until the next try: `first` after the first failure (0), then doubled up to `longest`."""
+    # 2.0 ** 1024 overflows, after 17 hours of failures a minute apart.
+    return min(first * 2.0 ** min(failures, 40), longest)
 
 
 async def end_tasks(tasks: Iterable[asyncio.Task[Any] | None]) -> list[Any]:

@@ -53,14 +53,14 @@ async def load_keys(cluster: Cluster, namespace: str, *, make_namespace: bool) -
     lease. Raises ClusterError, or KeysError.
     """
     try:
-        return (await read_keys(cluster, namespace))[0]
+        return parse_keys(await cluster.get(SECRETS, namespace, SECRET_NAME))
     except NotFound:
         pass
     try:
         made = await cluster.create(SECRETS, namespace, keys_secret(namespace, new_keys()))
     except AlreadyExists:
         # Another replica created it first.
-        return (await read_keys(cluster, namespace))[0]
+        return parse_keys(await cluster.get(SECRETS, namespace, SECRET_NAME))
     except NotFound as error:
         if not make_namespace:
             raise KeysError(
@@ -68,22 +68,14 @@ async def load_keys(cluster: Cluster, namespace: str, *, make_namespace: bool) -
                 f"(kubectl create namespace {namespace}) or choose another (--lease-namespace): {error.message}"
             ) from error
         logger.info("Making the namespace %s, for the operator's keys.", namespace)
-        body = {"apiVersion": NAMESPACES.api_version, "kind": NAMESPACES.kind, "metadata": {"name": namespace}}
         with suppress(AlreadyExists):
-            await cluster.create(NAMESPACES, "", body)
+            await cluster.create(NAMESPACES, "", NAMESPACES.body(metadata={"name": namespace}))
         return await load_keys(cluster, namespace, make_namespace=False)
     logger.info("Made new keys: Secret %s/%s. Pods know only the keys they were made with.", namespace, SECRET_NAME)
     return parse_keys(made)
 
 
-async def read_keys(cluster: Cluster, namespace: str) -> tuple[SigningKeys, RawObject]:
-    """Returns the keys and their Secret. Raises NotFound if the Secret doesn't exist, or KeysError."""
-    secret = await cluster.get(SECRETS, namespace, SECRET_NAME)
-    return parse_keys(secret), secret
-
-
 def new_keys() -> SigningKeys:
-    """Returns new random keys."""
     return SigningKeys((os.urandom(SEED_BYTES),), os.urandom(SEED_BYTES))
 
 
@@ -130,13 +122,9 @@ def agents_secret(namespace: str, keys: SigningKeys) -> dict[str, Any]:
 
 
 def _secret(namespace: str, name: str, kind: str, data: Mapping[str, bytes]) -> dict[str, Any]:
-    return {
-        "apiVersion": SECRETS.api_version,
-        "kind": SECRETS.kind,
-        "metadata": {"name": name, "namespace": namespace, "labels": {MANAGED_BY_LABEL: "trainmaster"}},
-        "type": kind,
-        "data": {key: base64.b64encode(value).decode() for key, value in data.items()},
-    }
+    metadata = {"name": name, "namespace": namespace, "labels": {MANAGED_BY_LABEL: "trainmaster"}}
+    encoded = {key: base64.b64encode(value).decode() for key, value in data.items()}
+    return SECRETS.body(metadata=metadata, type=kind, data=encoded)
 
 
 def _seeds(data: Mapping[str, Any], name: str, most: int) -> tuple[bytes, ...]:
@@ -206,8 +194,8 @@ class AgentsSecrets:
 
 async def rotate(cluster: Cluster, namespace: str) -> str:
     """Adds a new key in front of the others; returns the next step for the user."""
-    current, secret = await read_keys(cluster, namespace)
-    made = rotated(current)
+    secret = await cluster.get(SECRETS, namespace, SECRET_NAME)
+    made = rotated(parse_keys(secret))
     await _replace(cluster, namespace, secret, made)
     return f"{len(made.private)} keys. Restart the operator; when all pods have been made again: keys prune."
 
@@ -217,8 +205,8 @@ async def prune(cluster: Cluster, namespace: str, *, force: bool) -> str:
 
     Raises KeysError if pods don't know the newest key, unless `force` is set.
     """
-    current, secret = await read_keys(cluster, namespace)
-    old = []
+    secret = await cluster.get(SECRETS, namespace, SECRET_NAME)
+    current, old = parse_keys(secret), []
     async for page in cluster.pages(PODS_ENVIRONMENTS, label_selector=JOB_UID_LABEL):
         old += [pod["metadata"] for pod in page if not knows_newest(pod, current)]
     if old and not force:
@@ -233,8 +221,7 @@ async def prune(cluster: Cluster, namespace: str, *, force: bool) -> str:
 
 async def _replace(cluster: Cluster, namespace: str, secret: RawObject, keys: SigningKeys) -> None:
     """Writes the changed keys. Raises Conflict if another client wrote meanwhile."""
-    body = {**secret, "data": keys_secret(namespace, keys)["data"]}
-    await cluster.replace(SECRETS, namespace, SECRET_NAME, body)
+    await cluster.replace(SECRETS, namespace, SECRET_NAME, {**secret, "data": keys_secret(namespace, keys)["data"]})
 
 
 async def change_keys(namespace: str, kubeconfig: str | None, context: str | None, *, prunes: bool, force: bool) -> str:

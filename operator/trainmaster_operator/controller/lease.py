@@ -114,7 +114,6 @@ class LeaderLease:
         logger.warning("The lease wasn't released: %s", problem)
 
     def _problem(self, error: ClusterError) -> str:
-        """Returns the obstacle and its remedy."""
         if not isinstance(error, NotFound):
             return str(error)
         namespace = self._settings.lease_namespace
@@ -167,15 +166,11 @@ class LeaderLease:
         metadata = {"name": settings.lease_name, "namespace": settings.lease_namespace}
         if found is not None:
             metadata["resourceVersion"] = found["metadata"]["resourceVersion"]
-        return {
-            "apiVersion": LEASES.api_version,
-            "kind": LEASES.kind,
-            "metadata": metadata,
-            "spec": {
-                "holderIdentity": self._identity,
-                "leaseDurationSeconds": max(1, round(settings.lease_seconds)),
-                "acquireTime": before.get("acquireTime") or now if renewing else now,
-                "renewTime": now,
-                "leaseTransitions": int(before.get("leaseTransitions") or 0) + (0 if renewing or not before else 1),
-            },
+        spec = {
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": max(1, round(settings.lease_seconds)),
+            "acquireTime": before.get("acquireTime") or now if renewing else now,
+            "renewTime": now,
+            "leaseTransitions": int(before.get("leaseTransitions") or 0) + (0 if renewing or not before else 1),
         }
+        return LEASES.body(metadata=metadata, spec=spec)

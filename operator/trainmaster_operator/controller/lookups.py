@@ -36,7 +36,7 @@ from trainmaster_operator.controller.apiserver.cluster import (
 from trainmaster_operator.controller.apiserver.errors import ClusterError, Forbidden, NotFound
 from trainmaster_operator.controller.cache.records import JobKey, LookupResults, Snapshot
 from trainmaster_operator.controller.cache.store import Store
-from trainmaster_operator.controller.cache.views import event_time, string_pairs
+from trainmaster_operator.controller.cache.views import event_time, int32, string_pairs
 from trainmaster_operator.reconciling.observed.gangs import workload_child
 from trainmaster_operator.reconciling.observed.situation import CLOCK_SLACK, RUN_PHASES
 from trainmaster_operator.reconciling.observed.snapshot import PodView, RefusedWrite
@@ -83,7 +83,6 @@ class Lookups:
     _missing: dict[str, _Missing] = field(default_factory=dict, init=False)
 
     def forget(self, uid: str) -> None:
-        """Forget a deleted job."""
         self._missing.pop(uid, None)
 
     async def before_decision(self, key: JobKey, snapshot: Snapshot) -> bool:
@@ -218,7 +217,7 @@ class Lookups:
         if not classes and not flavors:
             return None
         found = LookupResults(
-            priorities=await self._get_each(key, PRIORITY_CLASSES, classes, _priority),
+            priorities=await self._get_each(key, PRIORITY_CLASSES, classes, lambda raw: int32(raw.get("value"))),
             flavors=await self._get_each(key, RESOURCE_FLAVORS, flavors, _flavor),
         )
         self.store.record_lookups(key, found)
@@ -294,12 +293,6 @@ def _pods_action(name: str) -> str:
 def _domain(node: RawObject, label: str) -> str | None:
     domain = mapping(mapping(node.get("metadata")).get("labels")).get(label)
     return domain if isinstance(domain, str) else None
-
-
-def _priority(raw: RawObject) -> int | None:
-    """Returns an int32."""
-    value = raw.get("value")
-    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**31 else None
 
 
 def _flavor(raw: RawObject) -> Placement:

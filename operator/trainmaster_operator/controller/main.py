@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import gc
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import Field
@@ -36,7 +35,6 @@ class _Parser(argparse.ArgumentParser):
         return super().format_help().replace("usage: ", "Usage: ", 1)
 
     def error(self, message: str) -> NoReturn:
-        """Prints the message and exits with 2."""
         self.exit(2, f"error: {message}\nSee '{self.prog} --help' for usage.\n")
 
 
@@ -162,6 +160,7 @@ def _run(settings: OperatorSettings) -> int:
     from trainmaster_operator.controller.apiserver.connection import ConnectionSettingsError
     from trainmaster_operator.controller.app import Operator, OperatorError
     from trainmaster_operator.reconciling import decide
+    from trainmaster_operator.serving import stop_event
     from trainmaster_operator.serving.logs import set_up
 
     set_up(settings.log_format, settings.log_level)
@@ -174,11 +173,7 @@ def _run(settings: OperatorSettings) -> int:
     gc.set_threshold(20_000, 20, 50)
 
     async def operate() -> None:
-        stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
-        await Operator(settings, decide).run(stop)
+        await Operator(settings, decide).run(stop_event())
 
     try:
         asyncio.run(operate())

@@ -131,7 +131,8 @@ class Reconciler:
         self._known[key] = job.uid
         current_attempt.set(job.status.attempt)
         self.want(job.spec)
-        decision = await self._decided(job, snapshot.observed)
+        deciding = partial(self.decide, job, snapshot.observed, self.now(), self.rendering)
+        decision = await self.thread.run(deciding) if job.large else deciding()
         if job.large and self.store.version(key, JOBS, key.name) != snapshot.version:
             # Deciding in the thread takes a while. If the job has changed meanwhile, decide again.
             self.queue.add(key)
@@ -151,10 +152,6 @@ class Reconciler:
         waits = (decision.requeue_after, outcome.retry_after, lookup)
         return min((wait for wait in waits if wait is not None), default=None)
 
-    async def _decided(self, job: Job, observed: Observed) -> Decision:
-        deciding = partial(self.decide, job, observed, self.now(), self.rendering)
-        return await self.thread.run(deciding) if job.large else deciding()
-
     def _gone(self, key: JobKey) -> None:
         self.streams.watch(key, None)
         uid = self._known.pop(key, None)
@@ -164,7 +161,6 @@ class Reconciler:
                 forget(uid)
 
     def _report_transition(self, uid: str, old: JobStatus, new: JobStatus) -> None:
-        """Log and count a written change."""
         self.metrics.count_transition(old, new)
         if new.attempt > old.attempt > 0 and new.continues is None:
             self._recovering.setdefault(uid, time.monotonic())

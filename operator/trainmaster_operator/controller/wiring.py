@@ -59,7 +59,6 @@ class Parts:
         metrics: OperatorMetrics,
         leads: Callable[[], bool],
     ) -> None:
-        """Construct the parts without reading or starting anything."""
         namespaces, sweep_seconds = settings.namespaces, settings.resync_seconds
         queue = self.queue = WorkQueue[JobKey]()
         thread = LargeJobThread()
@@ -111,13 +110,14 @@ class Parts:
         )
         watched = [*WATCHED, *([NETWORK_POLICIES] if settings.job_network_policies else [])]
         resync = self.resync = Resync(cluster, store, watched, namespaces, interval=sweep_seconds)
+        sweep_soon = resync.asked.set
 
         def receive(event: WatchEvent) -> None:
             kind, resource, raw = event
             if kind == "DELETED":
                 store.delete(resource, raw)
                 if resource == STATEFUL_SETS:
-                    agents.set_is_gone()
+                    agents.set_is_gone.set()
                 return
             store.upsert(resource, raw)
             if recorder is not None and resource == JOBS:
@@ -125,11 +125,11 @@ class Parts:
 
         def restarted() -> None:
             metrics.watch_restarts.inc()
-            resync.soon()
+            sweep_soon()
 
-        self.gangs = GangWatcher(connection, cluster, store, watched, namespaces, receive=receive, relisted=resync.soon)
+        self.gangs = GangWatcher(connection, cluster, store, watched, namespaces, receive=receive, relisted=sweep_soon)
         self.watcher = Watcher(
-            connection, cluster, namespaces, tuple(watched), receive=receive, listed=resync.soon, restarted=restarted
+            connection, cluster, namespaces, tuple(watched), receive=receive, listed=sweep_soon, restarted=restarted
         )
         lookups = Lookups(cluster, store)
         peers = NetworkPeers(settings.lease_namespace, settings.operator_labels, settings.metrics_namespaces)
@@ -161,6 +161,5 @@ class Parts:
         self._closing.append(thread.close)
 
     async def close(self) -> None:
-        """End the background work of the parts."""
         for close in self._closing:
             await close()

@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from trainmaster_operator.controller.background import backoff
+
 Key = TypeVar("Key")
 # Seconds. client-go's defaults are 5 ms and 1,000 s, but a job whose write fails should be retried within a minute.
 FIRST_BACKOFF, LONGEST_BACKOFF = 0.01, 60.0
@@ -66,9 +68,8 @@ class WorkQueue(Generic[Key]):
         """Request work on the key after its back-off; returns the delay. `at_least` is a server's Retry-After."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
-        backoff = min(FIRST_BACKOFF * 2.0 ** min(failures, 40), LONGEST_BACKOFF)
         # Add up to a tenth, so that keys that failed together aren't retried together.
-        seconds = max(backoff, at_least) * (1.0 + 0.1 * self._jitter())
+        seconds = max(backoff(failures, FIRST_BACKOFF, LONGEST_BACKOFF), at_least) * (1.0 + 0.1 * self._jitter())
         self.add_after(key, seconds)
         return seconds
 

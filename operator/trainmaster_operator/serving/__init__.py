@@ -11,7 +11,8 @@
 2. `server` listens and accepts connections. `connection` limits the data that each connection may send, hold and leave
    unread. A new connection is always accepted; `connection` chooses which other connection is closed for it.
 3. `Exposition` is a page of metrics that any client may request at any rate.
-4. `logs` writes the log as JSON or as text, and keeps clients' data, such as tokens, out of it.
+4. `stop_event` returns an event that SIGTERM and SIGINT set.
+5. `logs` writes the log as JSON or as text, and keeps clients' data, such as tokens, out of it.
 """
 
-from trainmaster_operator.serving.server import Exposition, HttpServer, application
+from trainmaster_operator.serving.server import Exposition, HttpServer, application, stop_event

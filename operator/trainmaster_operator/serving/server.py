@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import signal
 import socket
 import ssl
 import time
@@ -40,6 +41,14 @@ SEND_SECONDS = 15.0
 """Timeout for sending a page, because a slow reader keeps a large page in memory. Prometheus waits 10 s by default."""
 PIECE_BYTES = 65_536
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def stop_event() -> asyncio.Event:
+    """Returns an event that SIGTERM and SIGINT set. Call this in the event loop of the main thread."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    return stop
 
 
 class HttpServer:

@@ -152,19 +152,13 @@ class FakeHttp:
             return web.json_response(await self.cluster.replace(resource, namespace, str(name), body))
         if request.method == "DELETE":
             wanted = body.get("preconditions") or {}
-            await self.cluster.delete(
-                resource, namespace, str(name), uid=wanted["uid"], resource_version=wanted.get("resourceVersion")
-            )
+            version = wanted.get("resourceVersion", "")
+            await self.cluster.delete(resource, namespace, str(name), uid=wanted["uid"], version=version)
             return web.json_response({"kind": "Status", "status": "Success"})
         if "apply-patch" in request.headers["Content-Type"]:
-            force = request.query.get("force") == "true"
-            return web.json_response(await self.cluster.apply(resource, namespace, str(name), body, force=force))
-        return web.json_response(
-            await self.cluster.patch(
-                resource, namespace, str(name), body, subresource="status" if subresource == "status" else None
-            ),
-            dumps=self._text,
-        )
+            return web.json_response(await self.cluster.apply(resource, namespace, str(name), body))
+        answer = await self.cluster.patch(resource, namespace, str(name), body, status=subresource == "status")
+        return web.json_response(answer, dumps=self._text)
 
     def _text(self, value: Any) -> str:
         text = json.dumps(value)

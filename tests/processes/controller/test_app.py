@@ -379,8 +379,8 @@ async def test_a_write_is_not_sent_once_the_lease_is_over(tmp_path: Path) -> Non
         writes = (
             cluster.create(JOBS, where, job),
             cluster.replace(JOBS, where, name, job),
-            cluster.apply(JOBS, where, name, job, force=True),
-            cluster.patch(JOBS, where, name, {"status": {}}, subresource="status"),
+            cluster.apply(JOBS, where, name, job),
+            cluster.patch(JOBS, where, name, {"status": {}}, status=True),
             cluster.delete(JOBS, where, name, uid=b.JOB_UID),
         )
         for write in writes:

@@ -26,15 +26,6 @@ NOW = "2026-11-21T04:00:00Z"
 
 
 @dataclass
-class Fault:
-    """Raised by the next request whose verb and plural match."""
-
-    verb: str
-    plural: str
-    error: ClusterError
-
-
-@dataclass
 class FakeCluster:
     """See the module. `calls` counts (verb, kind); `on_event` gets (type, resource, object) after each write; `admit`
     is done to each object that is created, as an API server's strategies and webhooks do. `logs` are what containers
@@ -43,7 +34,8 @@ class FakeCluster:
     objects: dict[tuple[str, str, str], RawObject] = field(default_factory=dict)
     calls: Counter[tuple[str, str]] = field(default_factory=Counter)
     order: list[tuple[str, str, str]] = field(default_factory=list)
-    faults: list[Fault] = field(default_factory=list)
+    # Each is raised by the next request whose verb and plural match.
+    faults: list[tuple[str, str, ClusterError]] = field(default_factory=list)
     history: list[tuple[int, str, Resource, RawObject]] = field(default_factory=list)
     logs: dict[str, str] = field(default_factory=dict)
     follows: dict[str, AsyncIterator[bytes]] = field(default_factory=dict)
@@ -52,7 +44,7 @@ class FakeCluster:
     _versions: itertools.count[int] = field(default_factory=lambda: itertools.count(100))
 
     def fail(self, verb: str, plural: str, error: ClusterError, times: int = 1) -> None:
-        self.faults += [Fault(verb, plural, error) for _ in range(times)]
+        self.faults += [(verb, plural, error)] * times
 
     def version(self) -> str:
         """The resourceVersion of a list that is made now."""
@@ -96,9 +88,9 @@ class FakeCluster:
         self.calls[verb, resource.kind] += 1
         self.order.append((verb, resource.kind, name))
         for fault in self.faults:
-            if fault.verb == verb and fault.plural == resource.plural:
+            if fault[:2] == (verb, resource.plural):
                 self.faults.remove(fault)
-                raise fault.error
+                raise fault[2]
 
     def _read(self, resource: Resource, namespace: str, name: str) -> RawObject:
         found = self.objects.get((resource.plural, namespace, name))
@@ -153,9 +145,7 @@ class FakeCluster:
         self._check(self._read(resource, namespace, name), body["metadata"])
         return trimmed(resource, self.put(resource, body))
 
-    async def apply(
-        self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any], *, force: bool
-    ) -> RawObject:
+    async def apply(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> RawObject:
         await asyncio.sleep(0)
         self._enter("apply", resource, name)
         before = self.objects.get((resource.plural, namespace, name), {})
@@ -168,46 +158,25 @@ class FakeCluster:
         return trimmed(resource, self.put(resource, merged))
 
     async def patch(
-        self,
-        resource: Resource,
-        namespace: str,
-        name: str,
-        body: Mapping[str, Any],
-        *,
-        subresource: Literal["status"] | None = None,
+        self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any], *, status: bool = False
     ) -> RawObject:
         await asyncio.sleep(0)
-        self._enter(f"patch {subresource}" if subresource else "patch", resource, name)
+        self._enter("patch status" if status else "patch", resource, name)
         before = self._read(resource, namespace, name)
         self._check(before, body.get("metadata") or {})
-        changes = {"status": body.get("status") or {}} if subresource else dict(body)
+        changes = {"status": body.get("status") or {}} if status else dict(body)
         return trimmed(resource, self.put(resource, merge(before, changes)))
 
     async def delete(
-        self,
-        resource: Resource,
-        namespace: str,
-        name: str,
-        *,
-        uid: str,
-        resource_version: str | None = None,
-        grace_seconds: int | None = None,
+        self, resource: Resource, namespace: str, name: str, *, uid: str, version: str = "", force: bool = False
     ) -> None:
         await asyncio.sleep(0)
         self._enter("delete", resource, name)
-        wanted = {"uid": uid} if resource_version is None else {"uid": uid, "resourceVersion": resource_version}
-        self._check(self._read(resource, namespace, name), wanted)
+        self._check(self._read(resource, namespace, name), {"uid": uid, "resourceVersion": version or None})
         self.remove(resource, namespace, name)
 
     async def pod_log(
-        self,
-        namespace: str,
-        pod: str,
-        *,
-        tail_lines: int,
-        limit_bytes: int,
-        previous: bool = False,
-        timestamps: bool = False,
+        self, namespace: str, pod: str, *, tail_lines: int, limit_bytes: int, previous: bool = False
     ) -> str:
         await asyncio.sleep(0)
         self._enter("log", PODS, pod)

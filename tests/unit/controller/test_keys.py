@@ -18,10 +18,10 @@ from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
 from tests.unit.controller.leaders.recorded_events import RecordedEvents
 from tests.unit.controller.polling import until
+from tests.unit.controller.world import KEY, snapshot_of
 from trainmaster_operator.api.signing import SigningKeys
 from trainmaster_operator.controller.apiserver.cluster import JOBS, PODS, SECRETS, STATEFUL_SETS
 from trainmaster_operator.controller.apiserver.errors import AlreadyExists, Forbidden, NotFound, Unauthorized
-from trainmaster_operator.controller.cache.records import JobKey
 from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.keys import (
     MAX_KEYS,
@@ -45,7 +45,6 @@ from trainmaster_operator.wire.names import ASSIGNMENT_ANNOTATION, JOB_UID_LABEL
 from trainmaster_operator.wire.signing import canonical
 from trainmaster_operator.wire.values import ProtocolError
 
-KEY = JobKey(b.NAMESPACE, "bert")
 FORGED = 999
 
 
@@ -186,8 +185,7 @@ def stored(annotation: str, *, template: str | None = None, **labels: str) -> St
 
 
 def seen(store: Store) -> list[Assignment | None]:
-    found = store.snapshot(KEY)
-    assert found is not None
+    found = snapshot_of(store)
     pods: tuple[PodView, ...] = found.observed.pods
     return [*(pod.assignment for pod in pods), *(child.assignment for child in found.observed.children)]
 

@@ -23,6 +23,13 @@ def candidate(cluster: FakeCluster, name: str) -> LeaderLease:
     return LeaderLease(cluster, QUICK, name)
 
 
+async def a_leader() -> tuple[FakeCluster, LeaderLease]:
+    cluster = FakeCluster()
+    first = candidate(cluster, "first")
+    await first.acquire()
+    return cluster, first
+
+
 def holder(cluster: FakeCluster) -> str:
     return str(cluster.objects["leases", "sys", "op"]["spec"]["holderIdentity"])
 
@@ -80,9 +87,7 @@ async def test_a_leader_that_is_gone_is_replaced_when_its_lease_has_not_changed_
 
 @in_virtual_time
 async def test_a_released_lease_is_acquired_at_once() -> None:
-    cluster = FakeCluster()
-    first = candidate(cluster, "first")
-    await first.acquire()
+    cluster, first = await a_leader()
     await first.release()
     second = candidate(cluster, "second")
     started = asyncio.get_running_loop().time()
@@ -93,9 +98,7 @@ async def test_a_released_lease_is_acquired_at_once() -> None:
 @pytest.mark.parametrize("landed", ["before", "meanwhile"])
 async def test_a_lease_is_given_back_after_a_renewal_whose_answer_nobody_awaited(landed: str) -> None:
     """The operator's end cancels it at any moment: without that the next one waits for the lease's end."""
-    cluster = FakeCluster()
-    first = candidate(cluster, "first")
-    await first.acquire()
+    cluster, first = await a_leader()
     if landed == "before":
         cluster.put(LEASES, cluster.objects["leases", "sys", "op"])
     else:
@@ -105,9 +108,7 @@ async def test_a_lease_is_given_back_after_a_renewal_whose_answer_nobody_awaited
 
 
 async def test_a_lease_that_somebody_else_has_acquired_is_not_released() -> None:
-    cluster = FakeCluster()
-    first = candidate(cluster, "first")
-    await first.acquire()
+    cluster, first = await a_leader()
     lease = cluster.objects["leases", "sys", "op"]
     cluster.put(LEASES, {**lease, "spec": {**lease["spec"], "holderIdentity": "second"}})
     await first.release()
@@ -116,9 +117,7 @@ async def test_a_lease_that_somebody_else_has_acquired_is_not_released() -> None
 
 @in_virtual_time
 async def test_a_leader_that_cannot_renew_gives_up_before_its_lease_ends() -> None:
-    cluster = FakeCluster()
-    first = candidate(cluster, "first")
-    await first.acquire()
+    cluster, first = await a_leader()
     cluster.fail("get", "leases", Unreachable("get", "no route"), times=1_000)
     started = asyncio.get_running_loop().time()
     await asyncio.wait_for(first.hold(), 2)
@@ -128,9 +127,7 @@ async def test_a_leader_that_cannot_renew_gives_up_before_its_lease_ends() -> No
 
 @in_virtual_time
 async def test_a_request_that_hangs_does_not_keep_a_leader_beyond_its_time() -> None:
-    cluster = FakeCluster()
-    first = candidate(cluster, "first")
-    await first.acquire()
+    _, first = await a_leader()
     never = asyncio.Event()
 
     class Hanging(FakeCluster):
@@ -147,9 +144,7 @@ async def test_a_request_that_hangs_does_not_keep_a_leader_beyond_its_time() -> 
 @in_virtual_time
 async def test_a_leader_counts_from_when_it_asked_and_not_from_a_late_answer() -> None:
     """Others count from the write: a leader that counted from the answer would lead on beside the next one."""
-    cluster = FakeCluster()
-    first = candidate(cluster, "first")
-    await first.acquire()
+    cluster, first = await a_leader()
     written = []
 
     class Slow(FakeCluster):
@@ -170,9 +165,7 @@ async def test_a_leader_counts_from_when_it_asked_and_not_from_a_late_answer() -
 
 @in_virtual_time
 async def test_a_conflict_renews_nothing() -> None:
-    cluster = FakeCluster()
-    first = candidate(cluster, "first")
-    await first.acquire()
+    cluster, first = await a_leader()
     cluster.fail("replace", "leases", Conflict("put", "changed"), times=1_000)
     await asyncio.wait_for(first.hold(), 3)
     assert not first.leading
@@ -180,9 +173,7 @@ async def test_a_conflict_renews_nothing() -> None:
 
 @in_virtual_time
 async def test_a_short_outage_does_not_cost_the_lease() -> None:
-    cluster = FakeCluster()
-    first = candidate(cluster, "first")
-    await first.acquire()
+    cluster, first = await a_leader()
     cluster.fail("replace", "leases", Unavailable("put", "etcd"), times=2)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(first.hold(), 0.6)
@@ -191,9 +182,7 @@ async def test_a_short_outage_does_not_cost_the_lease() -> None:
 
 @in_virtual_time
 async def test_a_leader_whose_lease_was_lost_gives_up() -> None:
-    cluster = FakeCluster()
-    first = candidate(cluster, "first")
-    await first.acquire()
+    cluster, first = await a_leader()
     taken = dict(cluster.objects["leases", "sys", "op"])
     taken["spec"] = {**taken["spec"], "holderIdentity": "other"}
     cluster.put(LEASES, taken)

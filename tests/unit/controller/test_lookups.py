@@ -9,6 +9,7 @@ import pytest
 from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
+from tests.unit.controller.world import KEY, BaseWorld
 from trainmaster_operator.controller.apiserver.cluster import (
     EVENTS,
     GANGS,
@@ -21,7 +22,6 @@ from trainmaster_operator.controller.apiserver.cluster import (
     whole,
 )
 from trainmaster_operator.controller.apiserver.errors import Conflict, Forbidden, Unavailable
-from trainmaster_operator.controller.cache.records import JobKey, Snapshot
 from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.cache.views import workload_view
 from trainmaster_operator.controller.lookups import Lookups
@@ -30,25 +30,21 @@ from trainmaster_operator.reconciling.decision import ReportWorkload, WorkloadCo
 from trainmaster_operator.reconciling.observed.snapshot import PodSetAdmission, WorkloadView
 from trainmaster_operator.rendering import Placement
 
-KEY = JobKey(b.NAMESPACE, "bert")
-
-
 UIDS = ["pod-bert-0", "pod-bert-1"]
 
 
-class ListedPods:
+class ListedPods(BaseWorld):
     """A cluster with a job of two pods, of which the store knows the job only."""
 
     def __init__(self, phase: str = "Running", pod_uids: list[str] = UIDS) -> None:
-        self.cluster = FakeCluster()
-        self.store = Store(lambda _: None, KEYS)
+        super().__init__()
         self.lookups = Lookups(self.cluster, self.store)
         self.statefulset = self.cluster.put(STATEFUL_SETS, b.child("StatefulSet"))
         self.pods = [self.cluster.put(PODS, b.pod(index)) for index in range(2)]
         self.publish({"phase": phase, "attempt": 1, "podUIDs": pod_uids})
 
     def publish(self, status: dict[str, Any]) -> None:
-        self.store.upsert(JOBS, self.cluster.put(JOBS, b.job(status=status)))
+        self.put(JOBS, b.job(status=status))
 
     def show_pods(self) -> None:
         for resource, raw in [(STATEFUL_SETS, self.statefulset), *((PODS, pod) for pod in self.pods)]:
@@ -63,11 +59,6 @@ class ListedPods:
         while await self.lookups.before_decision(KEY, self.snapshot()):
             pass
         return [pod.uid for pod in self.snapshot().observed.pods]
-
-    def snapshot(self) -> Snapshot:
-        found = self.store.snapshot(KEY)
-        assert found is not None
-        return found
 
 
 @pytest.mark.parametrize("phase", ["Pending", "Starting", "Running", "Restarting"])
@@ -124,20 +115,14 @@ QUOTA = (
 QUOTA += "pods=1, used: pods=4, limited: pods=4"
 
 
-class StatefulSetEvents:
+class StatefulSetEvents(BaseWorld):
     def __init__(self) -> None:
+        super().__init__()
         self.now = 100.0
-        self.cluster = FakeCluster()
-        self.store = Store(lambda _: None, KEYS)
         self.lookups = Lookups(self.cluster, self.store, clock=lambda: self.now)
-        self.store.upsert(JOBS, self.cluster.put(JOBS, b.job()))
+        self.put(JOBS, b.job())
         self.set_uid = self.put(STATEFUL_SETS, b.child("StatefulSet"))["metadata"]["uid"]
         self.put(PODS, b.pod(0))
-
-    def put(self, resource: Any, raw: dict[str, Any]) -> dict[str, Any]:
-        stored = self.cluster.put(resource, raw)
-        self.store.upsert(resource, stored)
-        return stored
 
     def event(self, message: str, at: str, uid: str | None = None) -> None:
         metadata = {"namespace": b.NAMESPACE, "name": f"e{at}"}
@@ -145,11 +130,6 @@ class StatefulSetEvents:
         self.cluster.put(
             EVENTS, {"metadata": metadata, "involvedObject": about, "message": message, "lastTimestamp": at}
         )
-
-    def snapshot(self) -> Snapshot:
-        found = self.store.snapshot(KEY)
-        assert found is not None
-        return found
 
     async def run(self) -> float | None:
         return await self.lookups.after_decision(KEY, self.snapshot())
@@ -219,35 +199,29 @@ async def test_a_quota_that_has_no_name_is_not_read(name: str) -> None:
     assert not world.cluster.calls["get", "ResourceQuota"]
 
 
-async def test_a_quota_that_cant_be_read_is_no_failure() -> None:
+@pytest.mark.parametrize("unread", ["quota", "events"])
+async def test_a_quota_or_events_that_cant_be_read_are_no_failure(unread: str) -> None:
     world = StatefulSetEvents()
     world.event(QUOTA, "2026-11-21T04:00:00Z")
+    if unread == "events":
+        world.cluster.fail("list", "events", Forbidden("list", "no", status=403))
     await world.run()
     world.now += 3
     assert await world.run() == 5.0
-    assert world.problems() == [QUOTA]
-
-
-async def test_events_that_may_not_be_read_are_no_failure() -> None:
-    world = StatefulSetEvents()
-    world.cluster.fail("list", "events", Forbidden("list", "no", status=403))
-    await world.run()
-    world.now += 3
-    assert await world.run() == 5.0
+    assert world.problems() == ([QUOTA] if unread == "quota" else [])
 
 
 PROBE = "Container worker failed liveness probe, will be restarted"
 
 
-class KubeletEvents:
+class KubeletEvents(BaseWorld):
     def __init__(self, **end: Any) -> None:
-        self.cluster = FakeCluster()
-        self.store = Store(lambda _: None, KEYS)
+        super().__init__()
         self.lookups = Lookups(self.cluster, self.store)
-        self.store.upsert(JOBS, self.cluster.put(JOBS, b.job()))
-        self.store.upsert(STATEFUL_SETS, self.cluster.put(STATEFUL_SETS, b.child("StatefulSet")))
+        self.put(JOBS, b.job())
+        self.put(STATEFUL_SETS, b.child("StatefulSet"))
         container = {**b.running(), "lastState": b.terminated(**{"code": 137, **end})["state"]}
-        self.store.upsert(PODS, self.cluster.put(PODS, b.pod(0, containerStatuses=[container])))
+        self.put(PODS, b.pod(0, containerStatuses=[container]))
 
     def event(self, message: str, at: str, *, uid: str = "pod-bert-0", container: str = "worker") -> None:
         about = {"kind": "Pod", "name": "bert-0", "uid": uid, "fieldPath": f"spec.containers{{{container}}}"}
@@ -256,12 +230,8 @@ class KubeletEvents:
         self.cluster.put(EVENTS, {"metadata": metadata, **body})
 
     async def run(self) -> list[str | None]:
-        snapshot = self.store.snapshot(KEY)
-        assert snapshot is not None
-        await self.lookups.before_decision(KEY, snapshot)
-        after = self.store.snapshot(KEY)
-        assert after is not None
-        return list(after.observed.kills.values())
+        await self.lookups.before_decision(KEY, self.snapshot())
+        return list(self.snapshot().observed.kills.values())
 
     @property
     def asked(self) -> int:
@@ -285,7 +255,7 @@ async def test_many_ends_at_a_time_are_asked_for_together() -> None:
     world = KubeletEvents()
     for index in (1, 2):
         container = {**b.running(), "lastState": b.terminated(137)["state"]}
-        world.store.upsert(PODS, world.cluster.put(PODS, b.pod(index, containerStatuses=[container])))
+        world.put(PODS, b.pod(index, containerStatuses=[container]))
     world.event(PROBE, "2026-11-21T04:00:05Z")
     world.event(PROBE, "2026-11-21T04:00:05Z", uid="pod-bert-2")
     assert await world.run() == [f"the kubelet: {PROBE}", None, f"the kubelet: {PROBE}"]
@@ -308,37 +278,26 @@ async def test_nobody_is_asked_about_an_end_that_explains_itself(end: dict[str, 
 
 
 async def test_nodes_are_read_once_and_again_only_after_a_failure_that_passes() -> None:
-    cluster, store = FakeCluster(), Store(lambda key: None, KEYS)
-    job = b.job()
-    job["spec"] = {**job["spec"], "scheduling": {"topology": {"key": "rack"}}}
-    store.upsert(JOBS, cluster.put(JOBS, job))
-    store.upsert(STATEFUL_SETS, cluster.put(STATEFUL_SETS, b.child("StatefulSet")))
+    world = BaseWorld()
+    world.put(JOBS, b.job(scheduling={"topology": {"key": "rack"}}))
+    world.put(STATEFUL_SETS, b.child("StatefulSet"))
     for index in range(2):
-        pod = b.pod(index)
-        pod["spec"] = {**pod.get("spec", {}), "nodeName": f"node-{index}"}
-        store.upsert(PODS, cluster.put(PODS, pod))
-    cluster.put(NODES, {"metadata": {"namespace": "", "name": "node-0", "labels": {"rack": "a"}}})
-    lookups = Lookups(cluster, store)
-
-    def domains() -> dict[str, str | None]:
-        snapshot = store.snapshot(KEY)
-        assert snapshot is not None
-        return dict(snapshot.observed.domains)
+        world.put(PODS, {**b.pod(index), "spec": {"nodeName": f"node-{index}"}})
+    world.cluster.put(NODES, {"metadata": {"namespace": "", "name": "node-0", "labels": {"rack": "a"}}})
+    lookups = Lookups(world.cluster, world.store)
 
     async def once() -> float | None:
-        snapshot = store.snapshot(KEY)
-        assert snapshot is not None
-        return await lookups.after_decision(KEY, snapshot)
+        return await lookups.after_decision(KEY, world.snapshot())
 
-    cluster.fail("get", "nodes", Unavailable("get", "busy", status=503))
+    world.cluster.fail("get", "nodes", Unavailable("get", "busy", status=503))
     assert await once() is not None
-    assert len(domains()) == 1
-    cluster.fail("get", "nodes", Forbidden("get", "no", status=403))
+    assert len(world.snapshot().observed.domains) == 1
+    world.cluster.fail("get", "nodes", Forbidden("get", "no", status=403))
     assert await once() is None
-    assert set(domains()) == {"node-0", "node-1"}
-    asked = cluster.calls["get", "Node"]
+    assert world.snapshot().observed.domains.keys() == {"node-0", "node-1"}
+    asked = world.cluster.calls["get", "Node"]
     assert await once() is None
-    assert cluster.calls["get", "Node"] == asked
+    assert world.cluster.calls["get", "Node"] == asked
 
 
 WORKLOADS = GANGS["kueue"]
@@ -404,28 +363,21 @@ async def test_a_workload_that_was_replaced_gets_no_update() -> None:
 
 
 async def test_flavors_are_read_once_and_again_only_where_that_failed() -> None:
-    cluster, store = FakeCluster(), Store(lambda key: None, KEYS)
-    job = b.job()
-    job["spec"] = {**job["spec"], "scheduling": {"gang": {"scheduler": "kueue"}, "queue": "q"}}
-    stored = cluster.put(JOBS, job)
-    store.upsert(JOBS, stored)
+    world = BaseWorld()
+    world.put(JOBS, b.job(scheduling={"gang": {"scheduler": "kueue"}, "queue": "q"}))
     admission = {"podSetAssignments": [{"name": "worker", "flavors": {"gpu": "h100"}}]}
-    store.upsert(WORKLOADS, cluster.put(WORKLOADS, workload(stored["metadata"]["uid"], admission=admission)))
-    lookups = Lookups(cluster, store)
+    world.put(WORKLOADS, workload(b.JOB_UID, admission=admission))
+    lookups = Lookups(world.cluster, world.store)
 
     async def run() -> float | None:
-        snapshot = store.snapshot(KEY)
-        assert snapshot is not None
-        return await lookups.after_decision(KEY, snapshot)
+        return await lookups.after_decision(KEY, world.snapshot())
 
-    cluster.fail("get", "resourceflavors", Forbidden("get", "no", status=403))
+    world.cluster.fail("get", "resourceflavors", Forbidden("get", "no", status=403))
     assert await run() is not None
     raw = {"metadata": {"namespace": "", "name": "h100"}, "spec": {"nodeLabels": {"gpu": "h100"}}}
-    cluster.put(RESOURCE_FLAVORS, raw)
+    world.cluster.put(RESOURCE_FLAVORS, raw)
     assert await run() is None
-    snapshot = store.snapshot(KEY)
-    assert snapshot is not None
-    assert snapshot.observed.flavors == {"h100": Placement((("gpu", "h100"),))}
-    before = cluster.calls["get", "ResourceFlavor"]
+    assert world.snapshot().observed.flavors == {"h100": Placement((("gpu", "h100"),))}
+    before = world.cluster.calls["get", "ResourceFlavor"]
     assert await run() is None
-    assert cluster.calls["get", "ResourceFlavor"] == before
+    assert world.cluster.calls["get", "ResourceFlavor"] == before

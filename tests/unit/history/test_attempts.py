@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.history.recorded import START
-from trainmaster.history.statuses import FAILURES_IN_STATUS, Attempt, merge_workers, observe, shown
+from trainmaster.history.statuses import Attempt, merge_workers, observe, shown
 from trainmaster_operator.api.records import PodPlace
 from trainmaster_operator.api.times import to_text, to_whole_text
+from trainmaster_operator.api.v1alpha1 import MAX_FAILURES
 
 ENDS = ("counted", "disrupted", "suspended", "resized", "stopped")
 
@@ -55,7 +56,7 @@ class Life:
                 self._write(base, self.final, completionTime=to_text(self.now))
 
     def _write(self, base: Mapping[str, Any], phase: str, **more: Any) -> None:
-        failures = [dict(failure) for failure in self.failures[:FAILURES_IN_STATUS]]
+        failures = [dict(failure) for failure in self.failures[:MAX_FAILURES]]
         self.statuses.append((self.now + 0.2, {**base, "phase": phase, "failures": failures, **more}))
 
 
@@ -98,7 +99,7 @@ def test_statuses_that_were_missed_or_came_twice_change_nothing_that_is_known(da
     full = _seen(life.statuses)
     for attempt in known:
         assert known[attempt].failure in (full[attempt].failure, None)
-        if attempt > len(life.ends) - FAILURES_IN_STATUS:
+        if attempt > len(life.ends) - MAX_FAILURES:
             assert known[attempt].failure == full[attempt].failure
         assert known[attempt].started_at is None or known[attempt].started_at >= life.started[attempt]
     last = len(life.ends) + 1

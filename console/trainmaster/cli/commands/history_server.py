@@ -66,22 +66,18 @@ app.command("serve")(serve)
 def _run(settings: HistorySettings) -> int:
     import asyncio
     import gc
-    import signal
 
     from trainmaster.client.errors import ClientError
     from trainmaster.history.schema import UnusableHistory
     from trainmaster.history.server import run_history
+    from trainmaster_operator.serving import stop_event
     from trainmaster_operator.serving.logs import set_up
 
     set_up(settings.log_format, settings.log_level)
     gc.freeze()
 
     async def main() -> None:
-        stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
-        await run_history(settings, stop)
+        await run_history(settings, stop_event())
 
     try:
         asyncio.run(main())

@@ -73,6 +73,8 @@ class TimeSpent(StatusModel):
 
 
 TIME_CATEGORIES = tuple(name for name in TimeSpent.model_fields if name != "until")
+# Limit on a status's failures; a list with fewer failures is complete.
+MAX_FAILURES = 10
 
 
 class Progress(StatusModel):

@@ -90,6 +90,12 @@ class KubernetesCluster:
         self._timeout, self._on_write, self._may_write = timeout, on_write, may_write
         self._session: aiohttp.ClientSession | None = None
         trust_env = bool((connection.configuration.client_session_kwargs or {}).get("trust_env"))
+        # How aiohttp reaches the API server.
+        self._way: Mapping[str, Any] = {
+            "proxy": connection.configuration.proxy,
+            "proxy_headers": connection.configuration.proxy_headers,
+            "server_hostname": connection.configuration.tls_server_name,
+        }
         ssl = self._client.rest_client.ssl_context
         self._pods = PodHttp(ssl=ssl, trust_env=trust_env, most_of_head=PROXIED_HEAD_BYTES)
         # For types whose version depends on the API server: the requested version, and the served one.
@@ -152,57 +158,36 @@ class KubernetesCluster:
         request = _Request("PUT", resource.path(namespace, name), {"fieldManager": FIELD_MANAGER}, body)
         return await self._write("update", resource, request)
 
-    async def apply(
-        self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any], *, force: bool
-    ) -> RawObject:
-        query = {"fieldManager": FIELD_MANAGER, "force": "true" if force else "false"}
+    async def apply(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> RawObject:
+        query = {"fieldManager": FIELD_MANAGER, "force": "true"}
         path, kind = resource.path(namespace, name), "application/apply-patch+yaml"
         return await self._write("apply", resource, _Request("PATCH", path, query, body, kind))
 
     async def patch(
-        self,
-        resource: Resource,
-        namespace: str,
-        name: str,
-        body: Mapping[str, Any],
-        *,
-        subresource: Literal["status"] | None = None,
+        self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any], *, status: bool = False
     ) -> RawObject:
-        path, kind = resource.path(namespace, name, subresource), "application/merge-patch+json"
-        request = _Request("PATCH", path, {"fieldManager": FIELD_MANAGER}, body, kind)
-        return await self._write("patch", resource, request, f"/{subresource}" if subresource else "")
+        path = resource.path(namespace, name, "status" if status else None)
+        request = _Request("PATCH", path, {"fieldManager": FIELD_MANAGER}, body, "application/merge-patch+json")
+        return await self._write("patch", resource, request, "/status" if status else "")
 
     async def delete(
-        self,
-        resource: Resource,
-        namespace: str,
-        name: str,
-        *,
-        uid: str,
-        resource_version: str | None = None,
-        grace_seconds: int | None = None,
+        self, resource: Resource, namespace: str, name: str, *, uid: str, version: str = "", force: bool = False
     ) -> None:
-        preconditions = {"uid": uid} | ({} if resource_version is None else {"resourceVersion": resource_version})
-        body: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
-        body["propagationPolicy"] = "Background"
-        if grace_seconds is not None:
-            body["gracePeriodSeconds"] = grace_seconds
+        body = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "preconditions": {"uid": uid, **({"resourceVersion": version} if version else {})},
+            "propagationPolicy": "Background",
+            **({"gracePeriodSeconds": 0} if force else {}),
+        }
         await self._json(_Request("DELETE", resource.path(namespace, name), body=body))
         self._on_write("delete", resource.kind)
 
     async def pod_log(
-        self,
-        namespace: str,
-        pod: str,
-        *,
-        tail_lines: int,
-        limit_bytes: int,
-        previous: bool = False,
-        timestamps: bool = False,
+        self, namespace: str, pod: str, *, tail_lines: int, limit_bytes: int, previous: bool = False
     ) -> str:
-        flags = {"previous": previous, "timestamps": timestamps}
-        query = {name: "true" for name, wanted in flags.items() if wanted}
-        request = _log_request(namespace, pod, tail_lines, {**query, "limitBytes": str(limit_bytes)})
+        query = {"limitBytes": str(limit_bytes), **({"previous": "true"} if previous else {})}
+        request = _log_request(namespace, pod, tail_lines, query)
         async with self._answer(request) as response:
             raw = await bounded_body(response, str(request), max(limit_bytes, _NO_LOG_BYTES))
         if _NO_LOG.fullmatch(raw):
@@ -211,7 +196,7 @@ class KubernetesCluster:
 
     @asynccontextmanager
     async def followed_log(self, namespace: str, pod: str, *, tail_lines: int) -> AsyncIterator[AsyncIterator[bytes]]:
-        request = _log_request(namespace, pod, tail_lines, {"follow": "true", "timestamps": "true"})
+        request = _log_request(namespace, pod, tail_lines, {"follow": "true"})
         async with self._answer(request, endless=True) as response:
             try:
                 yield _log_chunks(response, str(request))
@@ -232,7 +217,6 @@ class KubernetesCluster:
         body: bytes | None = None,
     ) -> AsyncIterator[PodStream]:
         url = f"{PODS.path(namespace, f'{pod}:{port}', 'proxy')}{path}"
-        config = self._client.configuration
         async with self._pods.open(
             method,
             self._host + quote_path(url),
@@ -240,9 +224,7 @@ class KubernetesCluster:
             headers=await self._authenticated(method, url, headers, None),
             body=body,
             connect_seconds=PROXY_CONNECT_SECONDS,
-            proxy=config.proxy,
-            proxy_headers=config.proxy_headers,
-            server_hostname=config.tls_server_name,
+            **self._way,
         ) as stream:
             yield stream
 
@@ -292,7 +274,7 @@ class KubernetesCluster:
     @asynccontextmanager
     async def _answer(self, request: _Request, *, endless: bool = False) -> AsyncIterator[aiohttp.ClientResponse]:
         """Yields a successful answer. An endless answer has no total timeout, and little of it is read ahead."""
-        config, url = self._client.configuration, request.url
+        url = request.url
         headers = {"Content-Type": request.content_type, "Accept": request.accept, **IDENTITY}
         all_headers = await self._authenticated(request.method, url, headers, request.body)
         if self._session is None:
@@ -308,9 +290,7 @@ class KubernetesCluster:
                 read_bufsize=PIECE if endless else None,
                 allow_redirects=False,
                 auto_decompress=False,
-                proxy=config.proxy,
-                proxy_headers=config.proxy_headers,
-                server_hostname=config.tls_server_name,
+                **self._way,
             )
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise unreachable(str(request), error) from error
@@ -329,7 +309,7 @@ class KubernetesCluster:
 
 
 def _log_request(namespace: str, pod: str, tail_lines: int, query: Mapping[str, str]) -> _Request:
-    query = {"container": WORKER_CONTAINER, "tailLines": str(tail_lines), **query}
+    query = {"container": WORKER_CONTAINER, "tailLines": str(tail_lines), "timestamps": "true", **query}
     return _Request("GET", PODS.path(namespace, pod, "log"), query, accept="*/*")
 
 

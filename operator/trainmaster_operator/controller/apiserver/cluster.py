@@ -45,6 +45,10 @@ class Resource:
         """Returns the kind's name among a job's children."""
         return child_kind(self.api_version, self.kind)
 
+    def body(self, **fields: Any) -> RawObject:
+        """Returns an object of this type."""
+        return {"apiVersion": self.api_version, "kind": self.kind, **fields}
+
     def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
         """Returns the URL's path, starting at `/api`."""
         parts = ["/apis", self.group, self.version] if self.group else ["/api", self.version]
@@ -124,8 +128,8 @@ class Cluster(Protocol):
     ) -> AsyncIterator[Sequence[RawObject]]:
         """Yields a consistent list of one namespace or of all, page by page, with one page in memory at a time.
 
-        `metadata_only` requests PartialObjectMetadata. Raises Gone if the list takes longer than the API server keeps
-        the list's state (5 minutes).
+        `metadata_only` requests PartialObjectMetadata. The list fails if it takes longer than the API server keeps its
+        state (5 minutes).
         """
 
     async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> RawObject:
@@ -134,51 +138,32 @@ class Cluster(Protocol):
     async def replace(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> RawObject:
         """Replace an object; a resourceVersion in the body is a precondition. Raises Conflict."""
 
-    async def apply(
-        self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any], *, force: bool
-    ) -> RawObject:
-        """Apply server-side as our field manager; `metadata.uid` and `resourceVersion` are preconditions.
+    async def apply(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> RawObject:
+        """Apply server-side as our field manager, even to fields of other managers.
 
-        Raises Conflict if a precondition fails or, without `force`, if another manager owns a field.
+        `metadata.uid` and `resourceVersion` are preconditions. Raises Conflict if one fails.
         """
 
     async def patch(
-        self,
-        resource: Resource,
-        namespace: str,
-        name: str,
-        body: Mapping[str, Any],
-        *,
-        subresource: Literal["status"] | None = None,
+        self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any], *, status: bool = False
     ) -> RawObject:
-        """Merge a JSON patch; `metadata.uid` and `resourceVersion` in it are preconditions. Raises Conflict."""
+        """Merge a JSON patch into an object or its status subresource. Raises Conflict.
+
+        `metadata.uid` and `resourceVersion` in the patch are preconditions.
+        """
 
     async def delete(
-        self,
-        resource: Resource,
-        namespace: str,
-        name: str,
-        *,
-        uid: str,
-        resource_version: str | None = None,
-        grace_seconds: int | None = None,
+        self, resource: Resource, namespace: str, name: str, *, uid: str, version: str = "", force: bool = False
     ) -> None:
-        """Delete exactly this object. Raises Conflict if it was replaced or changed, NotFound if it doesn't exist."""
+        """Delete exactly this object, in this version if one is given. `force` leaves a pod no grace period.
+
+        Raises Conflict if the object was replaced or changed, NotFound if it doesn't exist.
+        """
 
     async def pod_log(
-        self,
-        namespace: str,
-        pod: str,
-        *,
-        tail_lines: int,
-        limit_bytes: int,
-        previous: bool = False,
-        timestamps: bool = False,
+        self, namespace: str, pod: str, *, tail_lines: int, limit_bytes: int, previous: bool = False
     ) -> str:
-        """Read the end of the log of a worker's container, or of the pod's previous container.
-
-        With `timestamps` every line begins with its time (api/kept_logs.py).
-        """
+        """Read the end of a worker's log, or of its previous container's, with timestamps (api/kept_logs.py)."""
 
     def followed_log(
         self, namespace: str, pod: str, *, tail_lines: int

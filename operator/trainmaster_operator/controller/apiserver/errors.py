@@ -110,10 +110,6 @@ class AlreadyExists(Conflict):
     """409: an object with this name already exists."""
 
 
-class Gone(ClusterError):
-    """410: the resourceVersion is too old to watch or list from."""
-
-
 class Refused(ClusterError):
     """The API server refused the request, and will refuse the same request again."""
 
@@ -173,7 +169,6 @@ _CLASSES: dict[int, type[ClusterError]] = {
     403: Forbidden,
     404: NotFound,
     409: Conflict,
-    410: Gone,
     429: TooManyRequests,
 }
 

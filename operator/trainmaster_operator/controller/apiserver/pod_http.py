@@ -54,23 +54,17 @@ HEAD_PIECE = 512
 class _Received:
     """Counts the bytes received over a connection, in total and since data was last passed on."""
 
-    most_of_head: int = VAIN_HEAD_BYTES
+    most_in_vain: int = VAIN_HEAD_BYTES
+    at_a_time: int = HEAD_PIECE
     total: int = 0
     in_vain: int = 0
-    # Whether the head is complete.
-    begun: bool = False
 
-    @property
-    def most_in_vain(self) -> int:
-        return VAIN_BODY_BYTES if self.begun else self.most_of_head
+    def begin_body(self) -> None:
+        self.most_in_vain, self.at_a_time, self.in_vain = VAIN_BODY_BYTES, PIECE, 0
 
     @property
     def too_much(self) -> bool:
         return self.in_vain > self.most_in_vain
-
-    @property
-    def at_a_time(self) -> int:
-        return PIECE if self.begun else HEAD_PIECE
 
     def count(self, size: int) -> None:
         self.total += size
@@ -150,7 +144,7 @@ class PodHttp:
             if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ClientError):
                 raise Silent(request, f"no answer within {HEAD_SECONDS:g} s") from error
             raise _error(request, error, received) from error
-        received.begun, received.in_vain = True, 0
+        received.begin_body()
         try:
             await refuse_unasked(response, request, POD_ERROR_BYTES, received)
             yield PodStream(response, request, received)

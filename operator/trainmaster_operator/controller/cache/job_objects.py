@@ -34,8 +34,6 @@ from trainmaster_operator.wire.values import mapping, mappings, shown, text, who
 
 # The metadata fields that are needed while a job's spec is read separately.
 _KEPT = ("namespace", "name", "uid", "generation", "creationTimestamp", "deletionTimestamp")
-# The annotations that hold users' requests.
-_ASKING = (STACKS_ANNOTATION, RESTART_ANNOTATION)
 logger = logging.getLogger(__name__)
 # Number of reported versions to remember, because every sweep finds the same versions again.
 REMEMBERED = 4_096
@@ -51,27 +49,24 @@ class JobObjects:
 
     def set_job(self, key: JobKey, record: Record, raw: Mapping[str, Any]) -> None:
         """Set a record's job from a newer object."""
-        metadata = mapping(raw.get("metadata"))
+        metadata, known = mapping(raw.get("metadata")), record.job
         of = spec_version(metadata)
         left_out = raw.get(LEFT_OUT) or ()
         large = "spec" in left_out or is_larger(raw.get("spec"), LARGE_SPEC_BYTES)
         if large and self._read_large is not None and record.parsed != of:
             kept = {field: metadata.get(field) for field in _KEPT}
-            kept["annotations"] = {name: annotation(metadata, name) for name in _ASKING}
+            kept["annotations"] = {name: annotation(metadata, name) for name in (STACKS_ANNOTATION, RESTART_ANNOTATION)}
             record.without_spec = {"metadata": kept, "status": raw.get("status"), LEFT_OUT: left_out}
             self._read_large(key)
-            if record.job is None:
+            if known is None:
                 return
             # Until the new spec is read, the job keeps its old spec but gets the newest status.
-            of = SpecVersion(of.uid, record.job.generation)
-            read = ReadSpec(record.job.spec, record.job.invalid)
+            of = SpecVersion(of.uid, known.generation)
         else:
-            record.without_spec = None
-            if record.parsed == of and record.job is not None:
-                read = ReadSpec(record.job.spec, record.job.invalid)
-            else:
-                read = read_spec(raw, key.name)
-            record.parsed = of
+            if record.parsed != of:
+                known = None
+            record.without_spec, record.parsed = None, of
+        read = read_spec(raw, key.name) if known is None else ReadSpec(known.spec, known.invalid)
         self._set(key, record, raw, of, read, large=large)
 
     def set_spec(self, key: JobKey, record: Record, of: SpecVersion, read: ReadSpec) -> None:

@@ -52,10 +52,7 @@ class LargeJobs:
         self._cluster = cluster
         self._thread = thread
         self._queue: WorkQueue[JobKey] = WorkQueue()
-
-    def add(self, key: JobKey) -> None:
-        """Queue a job for reading."""
-        self._queue.add(key)
+        self.add = self._queue.add
 
     async def run(self, store: Store) -> None:
         """Read until cancelled. A failed read is repeated with the job's own back-off."""

@@ -41,8 +41,6 @@ REPORTED_ATTEMPTS = 4
 
 @dataclass(frozen=True, order=True)
 class JobKey:
-    """Names a job, in the store and in the queue."""
-
     namespace: str
     name: str
 
@@ -85,14 +83,14 @@ class Pod:
 class LookupResults:
     """Holds the results of lookups for one job. A result is None if the object doesn't exist or can't be read."""
 
-    # By node (`lookups.node_domains`).
+    # The topology domain of each node.
     domains: dict[str, str | None] = field(default_factory=dict)
-    # Kueue's flavors and the values of priority classes, by name (`lookups.kueue`).
+    # Kueue's flavors and the values of priority classes, by name.
     flavors: dict[str, Placement | None] = field(default_factory=dict)
     priorities: dict[str, int | None] = field(default_factory=dict)
-    # Why the kubelet killed a container, by the pod's uid and the end's time (`lookups.killed_containers`).
+    # Why the kubelet killed a container, by the pod's uid and the time of the end.
     kills: dict[tuple[str, float], str | None] = field(default_factory=dict)
-    # Uids of listed pods that no watch had shown (`lookups.unseen_pods`).
+    # Uids of listed pods that no watch had shown.
     listed_pods: set[str] = field(default_factory=set)
 
     def merge(self, more: LookupResults) -> bool:
@@ -125,7 +123,6 @@ class ProgressView(NamedTuple):
 
     @property
     def ranks(self) -> int:
-        """Returns how many ranks have reported."""
         return sum(map(len, self.workers.values()))
 
 
@@ -159,9 +156,6 @@ class Record:
     gone: dict[int, Pod] = field(default_factory=dict)
     # The uids and names of the job's removed StatefulSets; their pods outlive them for a while.
     former_sets: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=FORMER_SETS))
-
-    def is_empty(self) -> bool:
-        return self.job is None and not self.pods and not self.children
 
     def version(self, resource: Resource, name: str) -> Versioned | None:
         """Returns the newest known version of an object of the job."""
@@ -233,7 +227,6 @@ class Record:
                 self.merge_termination_reports(pod)
 
     def merge_termination_reports(self, pod: Pod) -> None:
-        """Merge the termination reports in one pod of the job."""
         for report in termination_reports(pod.view):
             self.merge_report(report)
 
@@ -242,7 +235,6 @@ class Record:
         return self.job is not None and attempt < self.job.status.attempt - 1
 
     def drop_reports(self, attempts: Set[int]) -> None:
-        """Drop the reports of these attempts."""
         if attempts:
             self.reported_attempts -= attempts
             self.reports = {place: report for place, report in self.reports.items() if place[0] not in attempts}

@@ -75,7 +75,6 @@ class Store:
         return len(self._records)
 
     def jobs(self) -> Iterator[Job]:
-        """Returns all existing jobs."""
         return (record.job for record in list(self._records.values()) if record.job is not None)
 
     def upsert(self, resource: Resource, raw: Mapping[str, Any]) -> None:
@@ -145,7 +144,7 @@ class Store:
             news = record.remove_pod(record.pods.pop(name))
         else:
             record.remove_set(record.children.pop((resource.child_kind, name))[0])
-        if record.is_empty():
+        if record.job is None and not record.pods and not record.children:
             del self._records[key]
         if news:
             self._changed(key)
@@ -260,7 +259,6 @@ class Store:
                 self._changed(key)
 
     def record_lookups(self, key: JobKey, found: LookupResults) -> None:
-        """Record the results of lookups for a job."""
         record = self._records.get(key)
         if record is not None and record.lookups.merge(found):
             self._changed(key)
@@ -281,7 +279,6 @@ class Store:
             self._jobs.set_spec(key, record, of, read)
 
     def record_unreadable(self, key: JobKey, error: Exception) -> None:
-        """Record a large job that no reader can handle."""
         record = self._records.get(key)
         if record is not None and record.without_spec is not None:
             problem = unforeseen("job", error)

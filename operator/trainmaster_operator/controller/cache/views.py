@@ -143,7 +143,6 @@ def pod_view(raw: Raw, keys: SigningKeys) -> PodView | None:
 
 
 def container_view(raw: Raw) -> ContainerView:
-    """Returns a container's status."""
     state = mapping(raw.get("state"))
     waiting, running, terminated = mapping(state.get("waiting")), state.get("running"), state.get("terminated")
     last = mapping(raw.get("lastState")).get("terminated")
@@ -165,7 +164,7 @@ def container_end(raw: Raw) -> ContainerEnd:
     """Returns a container's end, with the agent's report if its termination message is one."""
     message = text(raw.get("message"), MAX_TERMINATION_MESSAGE)
     return ContainerEnd(
-        exit_code=_exit_code(raw.get("exitCode")),
+        exit_code=int32(raw.get("exitCode")) or 0,
         reason=text(raw.get("reason")),
         message=message[:MAX_MESSAGE],
         started_at=parse_time(raw.get("startedAt")),
@@ -192,7 +191,6 @@ def child_view(kind: str, raw: Raw, keys: SigningKeys) -> ChildView:
     template = mapping(spec.get("template"))
     owner, assigned = owner_uid(metadata), parse_assignment(mapping(template.get("metadata")), keys)
     is_set = kind == "StatefulSet"
-    replicas = whole(spec.get("replicas"), MAX_INT32)
     return ChildView(
         kind=kind,
         name=text(metadata.get("name"), MAX_NAME),
@@ -201,8 +199,7 @@ def child_view(kind: str, raw: Raw, keys: SigningKeys) -> ChildView:
         owner_uid=owner,
         created=any(map(is_from_create, mappings(metadata.get("managedFields")))),
         deleting=metadata.get("deletionTimestamp") is not None,
-        # Kubernetes' own default.
-        replicas=(1 if replicas is None else replicas) if is_set else None,
+        replicas=_count(spec, "replicas") if is_set else None,
         # An assignment that was signed for another job and copied here doesn't count.
         assignment=assigned if is_set and assigned is not None and assigned.job == owner else None,
         agent=agent_source(template) if is_set else None,
@@ -222,9 +219,9 @@ def agent_source(template: Raw) -> AgentConfigMap | None:
     return None
 
 
-def _exit_code(value: object) -> int:
-    """Returns an exit code as an int32; exit codes on Windows can be negative."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < MAX_INT32 else 0
+def int32(value: object) -> int | None:
+    """Returns an integer, which may be negative; None for anything else."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < MAX_INT32 else None
 
 
 def conditions_by_type(status: Raw) -> dict[str, Raw]:
@@ -278,8 +275,9 @@ def _admitted(raw: Raw, checks: Iterable[Raw]) -> PodSetAdmission:
     )
 
 
-def _count(raw: Raw) -> int:
-    count = whole(raw.get("count"), MAX_INT32)
+def _count(raw: Raw, field: str = "count") -> int:
+    """Returns a number of pods, whose default in Kubernetes and Kueue is 1."""
+    count = whole(raw.get(field), MAX_INT32)
     return 1 if count is None else count
 
 

@@ -92,7 +92,7 @@ def _owned_by(job: Job, name: str, content: str) -> dict[str, object]:
         "labels": labels,
         "ownerReferences": [{**owner, "controller": True, "blockOwnerDeletion": True}],
     }
-    return {"apiVersion": CONFIG_MAPS.api_version, "kind": CONFIG_MAPS.kind, "metadata": metadata}
+    return CONFIG_MAPS.body(metadata=metadata)
 
 
 def kept_state(state: RankState, *, withheld: bool = False) -> dict[str, object]:

@@ -161,7 +161,6 @@ class EvidenceKeeper:
                 return
 
     def forget(self, uid: str) -> None:
-        """Forget a deleted job."""
         kept = self._jobs.pop(uid, None)
         if kept is not None and kept.task is not None:
             kept.task.cancel()

@@ -55,11 +55,9 @@ class KeptLogs:
     _saved: dict[str, tuple[int, set[str]]] = field(default_factory=dict, init=False)
 
     def forget(self, uid: str) -> None:
-        """Forget a deleted job."""
         self._saved.pop(uid, None)
 
     def keeps(self, job: Job) -> bool:
-        """Returns whether the job's output is kept."""
         return self.limit > 0 and self.config_maps.allow_output(job)
 
     def has_all_of(self, job: Job, pod: PodView) -> bool:
@@ -230,7 +228,7 @@ class PodLogs:
     async def _text(self, namespace: str, pod: str, *, previous: bool = False) -> str:
         try:
             text = await self.cluster.pod_log(
-                namespace, pod, tail_lines=TAIL_LINES, limit_bytes=16 * LONGEST_LOG, previous=previous, timestamps=True
+                namespace, pod, tail_lines=TAIL_LINES, limit_bytes=16 * LONGEST_LOG, previous=previous
             )
         except Refused:
             if previous:
@@ -251,7 +249,6 @@ class LogEnd:
         self._count = 0
 
     def feed(self, data: bytes) -> None:
-        """Add data from the log."""
         self.data += data
         self._count += data.count(b"\n")
         if len(self.data) > STAMPED * self.limit + TRIMMED:
@@ -259,7 +256,6 @@ class LogEnd:
             self._cut = True
 
     def log(self) -> KeptLog:
-        """Returns the log read so far."""
         text = self.data.decode(errors="replace").replace("\x00", "")
         if self._cut:
             # The first line isn't complete.

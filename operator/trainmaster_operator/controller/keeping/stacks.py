@@ -85,7 +85,6 @@ class StacksKeeper:
             collecting.complete.set()
 
     def forget(self, uid: str) -> None:
-        """Forget a deleted job."""
         collecting = self._jobs.pop(uid, None)
         if collecting is not None and collecting.task is not None:
             collecting.task.cancel()

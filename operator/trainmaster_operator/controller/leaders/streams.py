@@ -33,7 +33,7 @@ from trainmaster_operator.controller.apiserver.errors import (
     Unusable,
 )
 from trainmaster_operator.controller.apiserver.pod_http import PodStream
-from trainmaster_operator.controller.background import FailureLog, end_tasks, wait_until_set
+from trainmaster_operator.controller.background import FailureLog, backoff, end_tasks, wait_until_set
 from trainmaster_operator.controller.cache.records import JobKey
 from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.leaders.targets import AgentAddress, Reach, StreamBudget, StreamTarget
@@ -97,7 +97,6 @@ class LeaderStreams:
 
     @property
     def open(self) -> int:
-        """Returns the number of connected streams."""
         return sum(stream.connected_to is not None for stream in self._streams.values())
 
     def watch(self, key: JobKey, target: StreamTarget | None) -> None:
@@ -286,9 +285,9 @@ class LeaderStream:
     def _pause(self) -> float:
         """Returns the seconds from the end of a connection to the next one."""
         longest = LONGEST_RETRY if self._failures < PATIENT_TRIES else PATIENT_RETRY
-        pause = min(FIRST_RETRY * 2.0 ** min(self._failures - 1, 20), longest)
+        pause = backoff(self._failures - 1, FIRST_RETRY, longest)
         if self._faults:
-            pause = max(pause, min(FIRST_FAULT * 2.0 ** min(self._faults - 1, 20), LONGEST_FAULT))
+            pause = max(pause, backoff(self._faults - 1, FIRST_FAULT, LONGEST_FAULT))
         return pause * (0.8 + 0.4 * random.random())
 
     def _fault(self, fault: Fault, agent: AgentAddress, error: Exception) -> None:

@@ -59,12 +59,10 @@ class StreamTarget:
 
     @property
     def workers(self) -> Collection[int]:
-        """Returns the workers that the job can have."""
         return self.processes.keys()
 
     @property
     def world(self) -> int:
-        """Returns the number of ranks that the job can have."""
         return sum(self.processes.values())
 
     def has_ranks(self, attempt: int, worker: int, ranks: Collection[int]) -> bool:
@@ -116,8 +114,6 @@ def stream_target(snapshot: Snapshot, status: JobStatus) -> StreamTarget | None:
 
 @dataclass(frozen=True)
 class AgentAddress:
-    """The address of a worker's pod."""
-
     namespace: str
     pod: str
     uid: str
@@ -154,7 +150,6 @@ class Reach:
             yield stream
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._http.close()
 
 
@@ -196,7 +191,6 @@ class StreamBudget:
         self._changes.left = min(self._changes.most, self._changes.left + self._an_attempt)
 
     def spend(self, size: int, lines: int, changes: int) -> None:
-        """Count data from a leader."""
         self._refill()
         self._bytes.left -= size
         self._lines.left -= lines

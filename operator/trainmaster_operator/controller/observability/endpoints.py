@@ -176,5 +176,4 @@ class Scrapers:
         return 403, f"{name} may not get {PATH}: a ClusterRole with the nonResourceURL {PATH} has to allow it."
 
     async def _review(self, resource: Resource, spec: Mapping[str, Any]) -> Mapping[str, Any]:
-        body = {"apiVersion": resource.api_version, "kind": resource.kind, "spec": spec}
-        return mapping((await self._cluster.create(resource, "", body)).get("status"))
+        return mapping((await self._cluster.create(resource, "", resource.body(spec=spec))).get("status"))

@@ -123,15 +123,12 @@ class OperatorMetrics:
         self.registry.register(self._per_job)
 
     def count_write(self, verb: str, kind: str) -> None:
-        """Count a write to the API server that succeeded."""
         self.writes.labels(verb=verb, kind=kind).inc()
 
     def count_records(self, outcome: Outcome, records: int) -> None:
-        """Count the outcome of records for the history."""
         self.history_records.labels(outcome=outcome).inc(records)
 
     def count_unreadable(self, kind: str) -> None:
-        """Count a version of an object that can't be read."""
         self.unreadable.labels(kind=kind).inc()
 
     def count_jobs(self, jobs: Iterable[Job]) -> None:
@@ -143,7 +140,6 @@ class OperatorMetrics:
             self.jobs.labels(phase=phase).set(phases[phase])
 
     def count_transition(self, old: JobStatus, new: JobStatus) -> None:
-        """Count the changes in a written status."""
         if new.restarts > old.restarts:
             self.restarts.labels(cause="failure").inc(new.restarts - old.restarts)
         if new.disruptions > old.disruptions:
@@ -152,7 +148,6 @@ class OperatorMetrics:
             self.finished.labels(phase=new.phase).inc()
 
     def text(self) -> bytes:
-        """Returns the exposition format."""
         return generate_latest(self.registry)
 
 
@@ -164,7 +159,6 @@ class PerJob(Collector):
         self._jobs: Sequence[Job] = ()
 
     def observe(self, jobs: Sequence[Job]) -> None:
-        """Updates the jobs."""
         # The specs, which may be large, aren't needed.
         self._jobs = tuple(replace(job, spec=None) for job in jobs)
 

@@ -83,7 +83,6 @@ class Outbox:
         return len(self._waiting)
 
     def put(self, entry: WaitingRecord) -> None:
-        """Add a record."""
         if len(entry.line) >= MAX_LINE:
             self._drop("a record is too large")
             return
@@ -123,7 +122,6 @@ class Outbox:
         return taken
 
     def done(self) -> None:
-        """Forget the taken records."""
         self.size -= self._taken
         self._taken = 0
 
@@ -217,14 +215,11 @@ def sample_line(at: float, key: JobIdentity, attempt: int, reports: Sequence[Ran
         values = columns[place]
         if name == "stepSeconds":
             # Ranks that wait for a slow rank take equally long for a step, so use each rank's computing time if known.
-            values = tuple(map(_first_known, columns[_COMPUTE], values))
+            pairs = zip(columns[_COMPUTE], values, strict=True)
+            values = tuple(step if own is None else own for own, step in pairs)
         if values.count(None) < len(values):
             # A step is an integer and keeps all its digits.
             digits = "%d" if name == "step" else "%.6g"
             texts = ["null" if value is None else digits % value for value in values]
             parts.append(f',"{name}":[{",".join(texts)}]')
     return ("".join(parts) + "}").encode()
-
-
-def _first_known(value: float | None, other: float | None) -> float | None:
-    return other if value is None else value

@@ -60,8 +60,6 @@ JOBS_A_TURN = 8
 
 @dataclass(slots=True)
 class _Known:
-    """Holds the state of the last records of a job."""
-
     key: JobKey
     identity: JobIdentity
     version: Versioned | None = None
@@ -123,12 +121,10 @@ class HistoryRecorder:
                 self._record_job(raw)
 
     def kept_evidence(self, job: Job, attempt: int, evidence: str) -> None:
-        """Record an attempt's stored evidence."""
         with self._guarded():
             self._put(EvidenceRecord(self.now(), job.identity, attempt, evidence))
 
     def kept_logs(self, job: Job, logs: Mapping[int, KeptLog]) -> None:
-        """Record workers' stored logs."""
         with self._guarded():
             for worker, log in logs.items():
                 self._put(LogRecord(self.now(), job.identity, worker, log))
@@ -153,7 +149,6 @@ class HistoryRecorder:
         self.outbox.put(WaitingRecord("other", record.key.uid, line_of(record)))
 
     async def _check(self) -> None:
-        """Check each known job once within `seconds`."""
         clock = asyncio.get_running_loop().time
         began, jobs = clock(), list(self._known.items())
         for number, (uid, known) in enumerate(jobs):

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import aiohttp
 
 from trainmaster_operator.api.evidence import clean
-from trainmaster_operator.controller.background import FailureLog
+from trainmaster_operator.controller.background import FailureLog, backoff
 from trainmaster_operator.controller.recording.outbox import MAX_LINE, Outbox, Outcome, WaitingRecord
 from trainmaster_operator.wire.values import loads, mapping
 
@@ -75,7 +75,6 @@ class Sender:
         self._failures = FailureLog(logger, f"The history at {self.url}")
 
     async def run(self) -> None:
-        """Send until cancelled."""
         async with self._session() as session:
             while True:
                 # Checking twice a second is cheap, and simpler than a wake-up call.
@@ -113,8 +112,8 @@ class Sender:
             self._failures.report(f"{answer.problem}; trying again")
             wait = self.slow_retry
             if answer.status == 0 or answer.status in _AGAIN or answer.status >= 500:
-                backoff = min(self.first_retry * 2.0 ** min(tries, 20), LONGEST_RETRY) * (0.8 + 0.4 * random.random())
-                wait = max(backoff, min(answer.wait, LONGEST_RETRY))
+                pause = backoff(tries, self.first_retry, LONGEST_RETRY) * (0.8 + 0.4 * random.random())
+                wait = max(pause, min(answer.wait, LONGEST_RETRY))
             await asyncio.sleep(wait)
             tries += 1
         self._batch = ()

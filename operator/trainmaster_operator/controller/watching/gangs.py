@@ -56,7 +56,6 @@ class GangWatcher:
             self._tasks[resource] = asyncio.create_task(self._serve(resource), name=f"watcher of {resource.plural}")
 
     async def close(self) -> None:
-        """End all watching."""
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)

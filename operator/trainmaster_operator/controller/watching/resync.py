@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
@@ -26,6 +25,7 @@ from trainmaster_operator.controller.apiserver.cluster import (
     Resource,
 )
 from trainmaster_operator.controller.apiserver.errors import ClusterError, NotFound, Unusable
+from trainmaster_operator.controller.background import wait_until_set
 from trainmaster_operator.controller.cache.records import JobKey, Versioned
 from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.wire.names import JOB_NAME_LABEL
@@ -42,12 +42,8 @@ STACKS_CONTENT = "stacks"
 # A namespace's agents have no job's label, so no watch shows them.
 AGENT_CONTENT = "agent"
 SELECTORS = {
-    PODS: JOB_NAME_LABEL,
-    SERVICES: JOB_NAME_LABEL,
-    STATEFUL_SETS: JOB_NAME_LABEL,
-    NETWORK_POLICIES: JOB_NAME_LABEL,
+    **dict.fromkeys((PODS, SERVICES, STATEFUL_SETS, NETWORK_POLICIES, *GANGS.values()), JOB_NAME_LABEL),
     CONFIG_MAPS: f"{JOB_NAME_LABEL},{CONTENT_LABEL} notin ({LOGS_CONTENT},{EVIDENCE_CONTENT},{STACKS_CONTENT})",
-    **dict.fromkeys(GANGS.values(), JOB_NAME_LABEL),
 }
 # Types that are always watched. `gangs` adds those of gang schedulers; NetworkPolicies are watched if jobs have them.
 WATCHED = (JOBS, PODS, SERVICES, STATEFUL_SETS, CONFIG_MAPS)
@@ -62,16 +58,15 @@ async def read_all(cluster: Cluster, store: Store, resource: Resource, namespace
 
 async def requested(asked: asyncio.Event, *, settle: float, interval: float) -> None:
     """Wait for a request and then `settle` seconds for others, but at most for `interval` seconds."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(interval):
-            await asked.wait()
+    await wait_until_set(asked, interval)
+    if asked.is_set():
         await asyncio.sleep(settle)
     asked.clear()
 
 
 @dataclass(eq=False)
 class Resync:
-    """Sweeps every `interval` seconds, and soon after a call of `soon` (after a watch was listed again)."""
+    """Sweeps every `interval` seconds, and soon after `asked` is set (a watch was listed again)."""
 
     cluster: Cluster
     store: Store
@@ -80,7 +75,7 @@ class Resync:
     namespaces: Sequence[str]
     _: KW_ONLY
     interval: float
-    _asked: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    asked: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     async def fill(self) -> None:
         """Read everything once, before any job is decided on, because a job without known pods would look broken.
@@ -91,15 +86,10 @@ class Resync:
             for namespace in self.namespaces or (None,):
                 await read_all(self.cluster, self.store, resource, namespace)
 
-    def soon(self) -> None:
-        """Request a sweep."""
-        self._asked.set()
-
     async def run(self) -> None:
-        """Sweep until cancelled."""
         while True:
             # Several watches are usually listed again together, and one sweep is enough for all of them.
-            await requested(self._asked, settle=1.0, interval=self.interval)
+            await requested(self.asked, settle=1.0, interval=self.interval)
             try:
                 await self.sweep()
             except Exception:

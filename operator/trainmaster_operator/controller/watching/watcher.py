@@ -9,13 +9,8 @@ supervises kopf:
   a type a moment before discovery names it, because two controllers update discovery (apiextensions-apiserver's for the
   group's document, kube-aggregator's for the list of groups). So the watcher waits for both before kopf starts.
 
-kopf's documentation advises against sharing a loop with it ("Embedding"), for good reasons:
-
-- When kopf ends, it cancels every task of its loop that didn't exist at its start, such as streams, workers, the lease.
-- In the main thread, kopf handles SIGTERM and SIGINT itself, so these signals would no longer stop the operator.
-- Python needs a few ms for each object in a page of a list. While 500 pods are listed, other tasks wait for 29 to 69 ms
-  if they share kopf's loop, and for 11 to 29 ms if kopf has its own thread (the slowest of 100 waits; at most 194 to
-  612 and 53 to 152 ms). For single changes, there is no difference (docs/architecture.md, "Use of kopf").
+kopf shares no loop with other tasks, because it cancels all tasks of its loop when it ends, handles SIGTERM and SIGINT
+in the main thread, and delays its loop while it lists (docs/architecture.md, "Use of kopf", has measurements).
 
 There are only `on.event` handlers, so kopf writes no finalizers or annotations, and its storages keep nothing.
 Namespaces are given by name, so the operator needs no permission for namespaces or custom resource definitions.
@@ -30,6 +25,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any, cast
@@ -85,7 +81,6 @@ class Watcher:
         return 0.0 if self._dead_since is None else time.monotonic() - self._dead_since
 
     async def run(self) -> None:
-        """Watch until cancelled."""
         wait = FIRST_WAIT
         while True:
             started = asyncio.get_running_loop().time()
@@ -190,12 +185,7 @@ class KopfThread:
 
     async def run(self) -> BaseException | None:
         """Run kopf until an error ends it; returns the error."""
-        loop = asyncio.get_running_loop()
-        ended: asyncio.Future[BaseException | None] = loop.create_future()
-
-        def end(error: BaseException | None) -> None:
-            if not ended.done():
-                ended.set_result(error)
+        ended: Future[BaseException | None] = Future()
 
         def work() -> None:
             error: BaseException | None = None
@@ -203,12 +193,12 @@ class KopfThread:
                 asyncio.run(self._main())
             except Exception as caught:
                 error = caught
-            loop.call_soon_threadsafe(end, error)
+            ended.set_result(error)
 
         thread = threading.Thread(target=work, name="kopf", daemon=True)
         thread.start()
         try:
-            return await asyncio.shield(ended)
+            return await asyncio.shield(asyncio.wrap_future(ended))
         finally:
             self._end()
             await asyncio.to_thread(thread.join, END_SECONDS)

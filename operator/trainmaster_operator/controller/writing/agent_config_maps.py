@@ -60,7 +60,8 @@ class AgentConfigMaps:
         self._locks: WeakValueDictionary[Place, asyncio.Lock] = WeakValueDictionary()
         # By place, the time (the event loop's clock) at which the ConfigMap was last found intact.
         self._looked: dict[Place, float] = {}
-        self._set_is_gone = asyncio.Event()
+        # Set when a StatefulSet is gone, so that `run` removes ConfigMaps that no StatefulSet names.
+        self.set_is_gone = asyncio.Event()
 
     @asynccontextmanager
     async def provided(self, namespace: str, name: str) -> AsyncIterator[None]:
@@ -105,10 +106,6 @@ class AgentConfigMaps:
                     reason="AgentGone",
                 )
 
-    def set_is_gone(self) -> None:
-        """Schedule the removal of ConfigMaps that no StatefulSet names."""
-        self._set_is_gone.set()
-
     async def run(self) -> None:
         """Remove unused ConfigMaps until cancelled."""
         while True:
@@ -116,7 +113,7 @@ class AgentConfigMaps:
                 await self.remove_unused()
             except ClusterError as error:
                 logger.warning("Agents that no job needs can't be removed now: %s", error)
-            await requested(self._set_is_gone, settle=REMOVE_AFTER, interval=self._interval)
+            await requested(self.set_is_gone, settle=REMOVE_AFTER, interval=self._interval)
 
     async def remove_unused(self) -> None:
         """Remove each ConfigMap that no StatefulSet names. Raises ClusterError if they can't be listed."""
@@ -174,17 +171,9 @@ class AgentConfigMaps:
         self._known[namespace, name] = text(found["metadata"].get("uid"))
 
     def _body(self, namespace: str) -> dict[str, Any]:
-        return {
-            "apiVersion": CONFIG_MAPS.api_version,
-            "kind": CONFIG_MAPS.kind,
-            "metadata": {
-                "name": self.name,
-                "namespace": namespace,
-                "labels": {MANAGED_BY_LABEL: "trainmaster", CONTENT_LABEL: AGENT_CONTENT},
-            },
-            "immutable": True,
-            "binaryData": {AGENT_FILE: self._data},
-        }
+        labels = {MANAGED_BY_LABEL: "trainmaster", CONTENT_LABEL: AGENT_CONTENT}
+        metadata = {"name": self.name, "namespace": namespace, "labels": labels}
+        return CONFIG_MAPS.body(metadata=metadata, immutable=True, binaryData={AGENT_FILE: self._data})
 
     def _lock(self, place: Place) -> asyncio.Lock:
         return self._locks.setdefault(place, asyncio.Lock())

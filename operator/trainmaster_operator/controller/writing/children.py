@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trainmaster_operator.controller.apiserver.cluster import (
@@ -41,6 +41,7 @@ from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.cache.views import agent_source, is_from_create, owner_uid
 from trainmaster_operator.controller.keys import AgentsSecrets
 from trainmaster_operator.controller.writing.agent_config_maps import AgentConfigMaps
+from trainmaster_operator.controller.writing.status import read_again
 from trainmaster_operator.reconciling.observed.snapshot import ChildView
 from trainmaster_operator.rendering import GANG_APIS, child_kind
 from trainmaster_operator.wire.names import FIELD_MANAGER
@@ -50,14 +51,14 @@ from trainmaster_operator.wire.values import mapping, mappings
 APPLY_TRIES = 3
 
 
+@dataclass(frozen=True)
 class ChildWriter:
     """Writes children. Raises ClusterError: `Refused` concerns only the child, any other error the whole pass."""
 
-    def __init__(self, cluster: Cluster, store: Store, agents_secrets: AgentsSecrets, agents: AgentConfigMaps) -> None:
-        self._cluster = cluster
-        self._store = store
-        self._agents_secrets = agents_secrets
-        self._agents = agents
+    cluster: Cluster
+    store: Store
+    agents_secrets: AgentsSecrets
+    agents: AgentConfigMaps
 
     async def write(self, key: JobKey, snapshot: Snapshot, manifest: Mapping[str, Any]) -> None:
         """Create or apply one child from its manifest, depending on its state in the snapshot."""
@@ -72,7 +73,7 @@ class ChildWriter:
                 else:
                     _refuse_foreign(key, resource, name, known.owner_uid, snapshot.job.uid)
                     answer = await self._apply(key, resource, known, manifest)
-                self._store.upsert(resource, answer)
+                self.store.upsert(resource, answer)
         except NotFound as error:
             raise _without_place(error, resource) from error
         except Invalid as error:
@@ -86,17 +87,21 @@ class ChildWriter:
         """Provide the objects that a StatefulSet's pods need in the namespace, while the StatefulSet is written."""
         if resource != STATEFUL_SETS or _makes_no_pods(manifest):
             return nullcontext()
-        await self._agents_secrets.make(namespace)
+        await self.agents_secrets.make(namespace)
         agent = agent_source(manifest["spec"]["template"])
-        return nullcontext() if agent is None else self._agents.provided(namespace, agent.name)
+        return nullcontext() if agent is None else self.agents.provided(namespace, agent.name)
 
     async def _create(
         self, key: JobKey, resource: Resource, name: str, manifest: Mapping[str, Any], job_uid: str
     ) -> RawObject:
         try:
-            return await self._cluster.create(resource, key.namespace, manifest)
+            return await self.cluster.create(resource, key.namespace, manifest)
         except AlreadyExists:
-            live = await self._read(key, resource, name)
+            try:
+                live = await self.cluster.get(resource, key.namespace, name)
+            except NotFound as error:
+                raise _changed(key, resource, name) from error
+            self.store.upsert(resource, live)
             _refuse_foreign(key, resource, name, owner_uid(live["metadata"]), job_uid)
             # The decision assumed that no such child exists. An apply could now restart a finished job.
             raise
@@ -109,7 +114,7 @@ class ChildWriter:
             version = self._decided_on(key, resource, known)
             metadata = {**manifest["metadata"], "uid": version.uid, "resourceVersion": version.resource_version}
             body = {**manifest, "metadata": metadata}
-            apply = self._cluster.apply(resource, key.namespace, known.name, body, force=True)
+            apply = self.cluster.apply(resource, key.namespace, known.name, body)
             tries -= 1
             try:
                 return await self._if_unchanged(key, resource, known, apply)
@@ -120,15 +125,17 @@ class ChildWriter:
 
     async def _declare_applied(self, key: JobKey, resource: Resource, known: ChildView) -> ChildView:
         """Convert our create's `managedFields` entry to an apply's; returns the child's new state."""
-        live = await self._read(key, whole(resource), known.name)
+        live = await read_again(self.cluster, self.store, key, whole(resource), known.name, known.uid)
+        if live is None:
+            raise _changed(key, resource, known.name)
         version = self._decided_on(key, resource, known)
         metadata = {
             "uid": version.uid,
             "resourceVersion": version.resource_version,
             "managedFields": as_applied(mappings(live["metadata"].get("managedFields"))),
         }
-        patch = self._cluster.patch(resource, key.namespace, known.name, {"metadata": metadata})
-        self._store.upsert(resource, await self._if_unchanged(key, resource, known, patch))
+        patch = self.cluster.patch(resource, key.namespace, known.name, {"metadata": metadata})
+        self.store.upsert(resource, await self._if_unchanged(key, resource, known, patch))
         return replace(known, created=False)
 
     async def _if_unchanged(
@@ -138,30 +145,17 @@ class ChildWriter:
         try:
             return await write
         except (Conflict, Invalid, NotFound) as error:
-            live = await self._read(key, resource, known.name)
-            if live["metadata"].get("uid") != known.uid:
+            if await read_again(self.cluster, self.store, key, resource, known.name, known.uid) is None:
                 # The API server also answers "invalid" if the uid differs, because the uid is an immutable field.
                 raise _changed(key, resource, known.name) from error
             raise
 
     def _decided_on(self, key: JobKey, resource: Resource, known: ChildView) -> Versioned:
         """Returns the child's newest version, if only its status has changed since the job was decided on."""
-        view, version = self._store.child(key, resource, known.name) or (None, None)
+        view, version = self.store.child(key, resource, known.name) or (None, None)
         if view != known or version is None:
             raise _changed(key, resource, known.name)
         return version
-
-    async def _read(self, key: JobKey, resource: Resource, name: str) -> RawObject:
-        """Read the object's current state into the store. Raises Conflict if the object doesn't exist."""
-        try:
-            live = await self._cluster.get(resource, key.namespace, name)
-        except NotFound as error:
-            known = self._store.version(key, resource, name)
-            if known is not None:
-                self._store.remove(resource, key, name, known.uid)
-            raise _changed(key, resource, name) from error
-        self._store.upsert(resource, live)
-        return live
 
 
 def as_applied(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

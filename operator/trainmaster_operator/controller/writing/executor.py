@@ -37,8 +37,10 @@ from trainmaster_operator.controller.apiserver.cluster import (
     RECORDED_JOBS,
     Cluster,
     RawObject,
+    Resource,
 )
 from trainmaster_operator.controller.apiserver.errors import Conflict, Invalid, NotFound, Refused
+from trainmaster_operator.controller.background import backoff
 from trainmaster_operator.controller.cache.records import JobKey, Snapshot
 from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.cache.views import conditions_by_type, parse_time
@@ -70,8 +72,6 @@ FIRST_RETRY, LONGEST_RETRY = 1.0, 60.0
 # Limit on the pods that are patched at once, so that a job of thousands of workers doesn't use all connections.
 CONCURRENT_PATCHES = 64
 Result = TypeVar("Result")
-OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
-UNREACHABLE = "node.kubernetes.io/unreachable"
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,6 @@ class Executor:
     _status_written: dict[str, float] = field(default_factory=dict, init=False)
 
     def forget(self, uid: str) -> None:
-        """Forget a deleted job."""
         self._status_written.pop(uid, None)
 
     async def execute(self, key: JobKey, snapshot: Snapshot, decision: Decision) -> Outcome:
@@ -122,23 +121,24 @@ class Executor:
         self.last_output.follow(key, snapshot)
         await self.last_output.before_deletion(key, snapshot, scaled_away(snapshot, decision.actions))
         try:
-            retries = [wait for wait in (waits, await self._act(key, snapshot, decision.actions)) if wait is not None]
+            waits += await self._act(key, snapshot, decision.actions)
         finally:
             # Events belong to the status that was just written, so a later pass that repeats the actions has none.
             for event in decision.events:
                 await self.events.record(snapshot.job, event)
-        return Outcome(wrote, min(retries, default=None))
+        return Outcome(wrote, min(waits, default=None))
 
-    async def _write_status(self, key: JobKey, snapshot: Snapshot, decision: Decision) -> tuple[bool, float | None]:
+    async def _write_status(self, key: JobKey, snapshot: Snapshot, decision: Decision) -> tuple[bool, list[float]]:
+        """Write the status; returns whether it was written, and the seconds until a postponed write."""
         if decision.status == snapshot.job.status:
-            return False, None
+            return False, []
         if snapshot.job.unreadable is not None:
             # Change only the conditions, because the rest of the status is the job's past and must not be lost.
             patch = with_conditions(snapshot.raw_status, decision.status)
         else:
             patch = merge_patch(snapshot.raw_status, to_wire(decision.status))
         if not patch:
-            return False, None
+            return False, []
         uid = snapshot.job.uid
         # The version is a precondition even for progress, because a deposed leader's view of progress is old too.
         version = snapshot.version.resource_version
@@ -148,9 +148,9 @@ class Executor:
             # knows less than the status contains.
             since = self.now() - self._status_written.setdefault(uid, self.now())
             if 0 <= since < self.progress_seconds:
-                return False, self.progress_seconds - since
+                return False, [self.progress_seconds - since]
         try:
-            answer = await self.cluster.patch(RECORDED_JOBS, key.namespace, key.name, body, subresource="status")
+            answer = await self.cluster.patch(RECORDED_JOBS, key.namespace, key.name, body, status=True)
         except (Conflict, Invalid):
             # Invalid means that the job was replaced by another of the same name, because the uid is immutable.
             await read_again(self.cluster, self.store, key, JOBS, key.name, uid)
@@ -161,9 +161,9 @@ class Executor:
         self._status_written[uid] = self.now()
         self.store.upsert(JOBS, answer)
         self.written(answer)
-        return True, None
+        return True, []
 
-    async def _act(self, key: JobKey, snapshot: Snapshot, actions: Sequence[Action]) -> float | None:
+    async def _act(self, key: JobKey, snapshot: Snapshot, actions: Sequence[Action]) -> list[float]:
         """Carry out applies and assignments together, StatefulSets after objects that pods mount; the rest in order."""
         together = [action for action in actions if isinstance(action, decided.Assign)]
         applies = [action for action in actions if isinstance(action, decided.Apply)]
@@ -178,7 +178,7 @@ class Executor:
             waits += await self._all(key, snapshot, sets)
         for action in rest:
             waits += await self._all(key, snapshot, [action])
-        return min(waits, default=None)
+        return waits
 
     async def _all(self, key: JobKey, snapshot: Snapshot, actions: Sequence[Action]) -> list[float]:
         """Run actions concurrently; returns the seconds until each postponed action may be tried again."""
@@ -194,9 +194,7 @@ class Executor:
             await self._carry_out(key, snapshot, action)
         except Refused as error:
             refusal = self.store.refusal(key, name)
-            failures = refusal.failures if refusal is not None else 0
-            # 2.0 ** 1024 overflows, after 17 hours of refusals.
-            wait = min(FIRST_RETRY * 2.0 ** min(failures, 40), LONGEST_RETRY)
+            wait = backoff(refusal.failures if refusal is not None else 0, FIRST_RETRY, LONGEST_RETRY)
             logger.warning("%s: %s was refused, next try in %.0f s: %s", key, name, wait, error.message)
             # If the reason is missing, a proxy in front of the API server has answered.
             reason = error.reason or f"HTTP {error.status}"
@@ -285,23 +283,13 @@ class Executor:
         if snapshot is not None and not action.force:
             await self.evidence.before_deletion(key, snapshot, uid)
         logger.info("%s: deleting pod %s: %s", key, name, action.reason)
-        grace_seconds = 0 if action.force else None
-        try:
-            await self.cluster.delete(
-                PODS, key.namespace, name, uid=uid, resource_version=version, grace_seconds=grace_seconds
-            )
-        except NotFound:
-            self.store.remove(PODS, key, name, uid)
+        await self._delete(PODS, key, name, uid, version, force=action.force)
 
     async def _delete_child(self, key: JobKey, action: decided.DeleteChild) -> None:
         resource = CHILDREN[action.kind]
         known = self.store.version(key, resource, action.name)
-        version = known.resource_version if known is not None else None
         try:
-            await self.cluster.delete(resource, key.namespace, action.name, uid=action.uid, resource_version=version)
-        except NotFound:
-            self.store.remove(resource, key, action.name, action.uid)
-            return
+            await self._delete(resource, key, action.name, action.uid, known.resource_version if known else "")
         except Conflict:
             await read_again(self.cluster, self.store, key, resource, action.name, action.uid)
             raise
@@ -315,10 +303,15 @@ class Executor:
         phase, version = mapping(live.get("status")).get("phase"), live["metadata"]["resourceVersion"]
         if phase not in TERMINAL_PHASES:
             raise Conflict(f"delete {JOBS.kind} {key}", f"the job's phase is {phase}, it hasn't ended")
+        await self._delete(JOBS, key, key.name, action.uid, version)
+
+    async def _delete(
+        self, resource: Resource, key: JobKey, name: str, uid: str, version: str, *, force: bool = False
+    ) -> None:
         try:
-            await self.cluster.delete(JOBS, key.namespace, key.name, uid=action.uid, resource_version=version)
+            await self.cluster.delete(resource, key.namespace, name, uid=uid, version=version, force=force)
         except NotFound:
-            self.store.remove(JOBS, key, key.name, action.uid)
+            self.store.remove(resource, key, name, uid)
 
 
 async def _all_or_first_failure(works: Iterable[Awaitable[Result]]) -> list[Result]:
@@ -371,12 +364,13 @@ async def is_lost(cluster: Cluster, node: str, *, lost_after: float, now: float)
     except NotFound:
         return True
     taints = mappings(mapping(live.get("spec")).get("taints"))
-    if any(taint.get("key") == OUT_OF_SERVICE for taint in taints):
+    if any(taint.get("key") == "node.kubernetes.io/out-of-service" for taint in taints):
         return True
     ready = mapping(conditions_by_type(mapping(live.get("status"))).get("Ready"))
     if ready.get("status") != "Unknown":
         # The kubelet reports, so it will end the pod itself.
         return False
-    added = (parse_time(taint.get("timeAdded")) for taint in taints if taint.get("key") == UNREACHABLE)
+    unreachable = (taint for taint in taints if taint.get("key") == "node.kubernetes.io/unreachable")
+    added = (parse_time(taint.get("timeAdded")) for taint in unreachable)
     since = [at for at in (*added, parse_time(ready.get("lastTransitionTime"))) if at is not None]
     return bool(since) and now - min(since) >= lost_after

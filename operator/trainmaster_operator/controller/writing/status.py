@@ -110,7 +110,7 @@ async def report_workload(cluster: Cluster, store: Store, key: JobKey, action: R
         "metadata": {"uid": action.uid, "resourceVersion": metadata.get("resourceVersion")},
         "status": {**patch, "conditions": conditions},
     }
-    store.upsert(WORKLOADS, await cluster.patch(WORKLOADS, key.namespace, action.name, body, subresource="status"))
+    store.upsert(WORKLOADS, await cluster.patch(WORKLOADS, key.namespace, action.name, body, status=True))
 
 
 def _with(
@@ -181,25 +181,18 @@ class EventRecorder:
         return tokens >= 1
 
     def _body(self, job: Job, event: JobEvent, name: str, message: str, now: float) -> dict[str, Any]:
+        about = {"namespace": job.namespace, "name": job.name, "uid": job.uid}
         time = to_whole_text(now)
-        return {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {"name": name, "namespace": job.namespace},
-            "involvedObject": {
-                "apiVersion": API_VERSION,
-                "kind": KIND,
-                "namespace": job.namespace,
-                "name": job.name,
-                "uid": job.uid,
-            },
-            "type": event.type,
-            "reason": event.reason,
-            "message": message,
-            "source": {"component": COMPONENT},
-            "reportingComponent": f"trainmaster.dev/{COMPONENT}",
-            "reportingInstance": self._instance,
-            "firstTimestamp": time,
-            "lastTimestamp": time,
-            "count": 1,
-        }
+        return EVENTS.body(
+            metadata={"name": name, "namespace": job.namespace},
+            involvedObject={"apiVersion": API_VERSION, "kind": KIND, **about},
+            type=event.type,
+            reason=event.reason,
+            message=message,
+            source={"component": COMPONENT},
+            reportingComponent=f"trainmaster.dev/{COMPONENT}",
+            reportingInstance=self._instance,
+            firstTimestamp=time,
+            lastTimestamp=time,
+            count=1,
+        )

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from trainmaster_operator.api.reasons import Strength, known_reason
 from trainmaster_operator.api.times import since, to_text
-from trainmaster_operator.api.v1alpha1 import Failure
+from trainmaster_operator.api.v1alpha1 import MAX_FAILURES, Failure
 from trainmaster_operator.reconciling.observed.lineup import alone_until, can_open, desired_workers, next_workers
 from trainmaster_operator.reconciling.observed.situation import Situation
 from trainmaster_operator.reconciling.observed.snapshot import PodView, is_unresponsive_report
@@ -31,8 +31,6 @@ from trainmaster_operator.reconciling.transition import (
     StatusChange,
     Transition,
 )
-
-MAX_FAILURES = 10
 
 
 def create(situation: Situation) -> Transition | None:

@@ -19,7 +19,7 @@ from trainmaster_operator.controller.apiserver.errors import refusal
         (404, "NotFound", errors.NotFound),
         (409, "Conflict", errors.Conflict),
         (409, "AlreadyExists", errors.AlreadyExists),
-        (410, "Expired", errors.Gone),
+        (410, "Expired", errors.ClusterError),
         (413, "RequestEntityTooLarge", errors.Invalid),
         (422, "Invalid", errors.Invalid),
         (429, "TooManyRequests", errors.TooManyRequests),

@@ -14,6 +14,7 @@ from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.cache.test_hostile_objects import EVENT, POD, SET, WORKLOAD
 from tests.unit.controller.fake_cluster import FakeCluster
+from tests.unit.controller.world import KEY
 from tests.unit.hostile_json import damaged
 from trainmaster_operator.api.trimming import LEFT_OUT, prune
 from trainmaster_operator.controller.apiserver import kept
@@ -29,14 +30,12 @@ from trainmaster_operator.controller.apiserver.cluster import (
 from trainmaster_operator.controller.apiserver.kept import _Lines, decoded
 from trainmaster_operator.controller.cache.job_objects import MAX_STATUS_BYTES
 from trainmaster_operator.controller.cache.large_jobs import LargeJobs, LargeJobThread
-from trainmaster_operator.controller.cache.records import JobKey
 from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.cache.views import child_view, controller_of, event_time, label, pod_view
 from trainmaster_operator.controller.watching.resync import WATCHED, Resync
 from trainmaster_operator.wire.names import JOB_NAME_LABEL
 from trainmaster_operator.wire.values import mapping
 
-KEY = JobKey(b.NAMESPACE, "bert")
 TEMPLATE = {
     "metadata": POD["metadata"],
     "spec": {

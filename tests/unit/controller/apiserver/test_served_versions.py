@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -20,9 +21,9 @@ STATUS = {"kind": "Status", "reason": "NotFound", "message": 'podgroups.scheduli
 class Server(KubernetesCluster):
     """Answers as an API server that serves one version of PodGroups, or none."""
 
-    def __init__(self, served: str) -> None:
+    def __init__(self) -> None:
         super().__init__(ApiConnection(Configuration(), in_cluster=False))
-        self.version = served
+        self.version = "v1beta1"
         self.asked: list[tuple[str, str, Any]] = []
 
     async def _document(self, request: Any, kept: Any) -> Any:
@@ -37,41 +38,38 @@ class Server(KubernetesCluster):
 
 async def apply(server: Server) -> None:
     body = {"apiVersion": POD_GROUPS.api_version, "kind": "PodGroup"}
-    await server.apply(POD_GROUPS, "team", "bert", body, force=True)
+    await server.apply(POD_GROUPS, "team", "bert", body)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    server = Server()
+    yield server
+    await server.close()
 
 
 @pytest.mark.parametrize("version", ["v1alpha2", "v1alpha3", "v1beta1"])
-async def test_what_is_served_is_found_and_then_asked_for_at_once(version: str) -> None:
-    server = Server(version)
-    try:
+async def test_what_is_served_is_found_and_then_asked_for_at_once(server: Server, version: str) -> None:
+    server.version = version
+    await apply(server)
+    assert server.served(POD_GROUPS).version == version
+    server.asked.clear()
+    await apply(server)
+    path = f"/apis/scheduling.k8s.io/{version}/namespaces/team/podgroups/bert"
+    assert server.asked == [("PATCH", path, f"scheduling.k8s.io/{version}")]
+
+
+async def test_an_object_that_isnt_there_is_no_version_that_isnt_served(server: Server) -> None:
+    with pytest.raises(NotFound):
+        await server.get(POD_GROUPS, "team", "absent")
+    assert server.served(POD_GROUPS).version == "v1beta1"
+
+
+async def test_where_none_is_served_that_is_an_error_and_asked_anew_later(server: Server) -> None:
+    server.version = "v2"
+    with pytest.raises(NotFound):
         await apply(server)
-        assert server.served(POD_GROUPS).version == version
-        server.asked.clear()
-        await apply(server)
-        path = f"/apis/scheduling.k8s.io/{version}/namespaces/team/podgroups/bert"
-        assert server.asked == [("PATCH", path, f"scheduling.k8s.io/{version}")]
-    finally:
-        await server.close()
-
-
-async def test_an_object_that_isnt_there_is_no_version_that_isnt_served() -> None:
-    server = Server("v1beta1")
-    try:
-        with pytest.raises(NotFound):
-            await server.get(POD_GROUPS, "team", "absent")
-        assert server.served(POD_GROUPS).version == "v1beta1"
-    finally:
-        await server.close()
-
-
-async def test_where_none_is_served_that_is_an_error_and_asked_anew_later() -> None:
-    server = Server("v2")
-    try:
-        with pytest.raises(NotFound):
-            await apply(server)
-        server.version = "v1alpha3"
-        await apply(server)
-        await server.get(PODS, "team", "bert")
-        assert server.asked[-1][1] == "/api/v1/namespaces/team/pods/bert"
-    finally:
-        await server.close()
+    server.version = "v1alpha3"
+    await apply(server)
+    await server.get(PODS, "team", "bert")
+    assert server.asked[-1][1] == "/api/v1/namespaces/team/pods/bert"

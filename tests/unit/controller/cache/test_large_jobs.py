@@ -16,6 +16,7 @@ from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
 from tests.unit.controller.polling import until
+from tests.unit.controller.world import KEY, snapshot_of
 from trainmaster_operator.api.v1alpha1 import JobSpec
 from trainmaster_operator.controller.apiserver.cluster import JOBS
 from trainmaster_operator.controller.apiserver.errors import Unavailable
@@ -32,7 +33,6 @@ from trainmaster_operator.reconciling.decision import Decision
 from trainmaster_operator.reconciling.observed.snapshot import InvalidSpec, Job
 from trainmaster_operator.rendering import Settings
 
-KEY = JobKey(b.NAMESPACE, "bert")
 KIB = 1024
 # 390 KiB of JSON, 1,000 mappings in each of 25 lists.
 MAPPINGS: dict[str, Any] = {"training": {"data": [[{"a": n} for n in range(1000)] for _ in range(25)]}}
@@ -97,16 +97,14 @@ def test_nothing_holds_the_spec_of_a_job_that_is_gone() -> None:
     for n in range(12):
         raw = large(10 * n + 1, uid=f"uid-{n}", training={"lr": 0.1})
         store.upsert(JOBS, raw)
-        snapshot = store.snapshot(KEY)
-        assert snapshot is not None
+        snapshot = snapshot_of(store)
         assert snapshot.job.spec is not None
         specs.append(weakref.ref(snapshot.job.spec))
         first = decide(snapshot.job, snapshot.observed, 1_795_000_000.0, Settings())
         raw = {**raw, "status": first.status.model_dump(by_alias=True, exclude_none=True)}
         raw["metadata"]["resourceVersion"] = str(10 * n + 2)
         store.upsert(JOBS, raw)
-        snapshot = store.snapshot(KEY)
-        assert snapshot is not None
+        snapshot = snapshot_of(store)
         assert decide(snapshot.job, snapshot.observed, 1_795_000_000.0, Settings()).actions
         metrics.count_jobs(store.jobs())
         store.delete(JOBS, raw)
@@ -142,9 +140,7 @@ class World:
         self.store.record_spec(KEY, SpecVersion(raw["metadata"]["uid"], generation), read_spec(raw, "bert"))
 
     def snapshot(self) -> Snapshot:
-        found = self.store.snapshot(KEY)
-        assert found is not None
-        return found
+        return snapshot_of(self.store)
 
 
 def test_a_large_job_is_not_read_where_it_comes_in() -> None:
@@ -221,8 +217,7 @@ def test_a_large_job_that_cant_run_has_a_reason() -> None:
 def test_a_status_beyond_all_measure_is_not_kept() -> None:
     world = World()
     world.store.upsert(JOBS, large(1, status={"attempt": 1, "notes": "a" * MAX_STATUS_BYTES}))
-    snapshot = world.store.snapshot(KEY)
-    assert snapshot is not None
+    snapshot = snapshot_of(world.store)
     assert str(snapshot.job.unreadable).startswith("the status can't be read (it has more than 262144 bytes)")
     assert snapshot.raw_status == {"conditions": []}
     world.store.upsert(JOBS, large(2, status={"attempt": 1}))

@@ -9,21 +9,19 @@ import pytest
 
 from tests.signer import KEYS
 from tests.unit.controller import builders as b
+from tests.unit.controller.world import KEY, BaseWorld, snapshot_of
 from trainmaster_operator.controller.apiserver.cluster import JOBS, PODS, STATEFUL_SETS
-from trainmaster_operator.controller.cache.records import JobKey
 from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.reconciling.observed.snapshot import Observed
 
-KEY = JobKey(b.NAMESPACE, "bert")
 FAILED = json.dumps({"attempt": 1, "worker": 0, "state": "Failed", "exitCode": 1})
 
 
-class World:
+class World(BaseWorld):
     """A job of two workers whose StatefulSet is known."""
 
     def __init__(self, *, with_set: bool = True, **spec: Any) -> None:
-        self.changes: list[JobKey] = []
-        self.store = Store(self.changes.append, KEYS)
+        super().__init__()
         self._version = 100
         self.upsert(JOBS, b.job(status={"attempt": 1}, **spec))
         if with_set:
@@ -38,9 +36,7 @@ class World:
 
     @property
     def observed(self) -> Observed:
-        found = self.store.snapshot(KEY)
-        assert found is not None
-        return found.observed
+        return self.snapshot().observed
 
     @property
     def workers(self) -> list[str]:
@@ -140,8 +136,7 @@ def test_the_order_in_which_job_set_and_pod_are_seen_makes_no_difference(order: 
     for index in order:
         resource, raw = news[index]
         store.upsert(resource, {**raw, "metadata": {**raw["metadata"], "resourceVersion": str(10 + index)}})
-    snapshot = store.snapshot(KEY)
-    assert snapshot is not None
+    snapshot = snapshot_of(store)
     assert [view.name for view in snapshot.observed.pods] == ["bert-0"]
     assert [report.state for report in snapshot.observed.reports] == ["Failed"]
 

@@ -9,8 +9,8 @@ import pytest
 
 from tests.signer import KEYS
 from tests.unit.controller import builders as b
+from tests.unit.controller.world import KEY, BaseWorld
 from trainmaster_operator.controller.apiserver.cluster import CONFIG_MAPS, GANGS, JOBS, PODS, STATEFUL_SETS
-from trainmaster_operator.controller.cache.records import JobKey, Snapshot
 from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.reconciling import decide
 from trainmaster_operator.reconciling.observed.snapshot import RefusedWrite, StreamView
@@ -19,32 +19,25 @@ from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.report import Report
 from trainmaster_operator.wire.stream import ProgressLine, Recovery
 
-KEY = JobKey(b.NAMESPACE, "bert")
-
 
 def versioned(raw: dict[str, Any], version: int, **metadata: Any) -> dict[str, Any]:
     return {**raw, "metadata": {"uid": "u", **raw["metadata"], "resourceVersion": str(version), **metadata}}
 
 
-class World:
-    def __init__(self) -> None:
-        self.changes: list[JobKey] = []
-        self.store = Store(self.changes.append, KEYS)
+class World(BaseWorld):
+    def __init__(self, job: dict[str, Any] | None = None) -> None:
+        super().__init__()
         self.put_set()
+        if job is not None:
+            self.store.upsert(JOBS, versioned(job, 10))
 
     def put_set(self, job_uid: str = b.JOB_UID, version: int = 1) -> None:
         """The StatefulSet that `b.pod` is controlled by."""
         self.store.upsert(STATEFUL_SETS, versioned(b.child("StatefulSet", owner_uid=job_uid), version))
 
-    def snapshot(self) -> Snapshot:
-        found = self.store.snapshot(KEY)
-        assert found is not None
-        return found
-
 
 def test_a_late_watch_event_never_takes_back_our_own_status_write() -> None:
-    world = World()
-    world.store.upsert(JOBS, versioned(b.job(status={"attempt": 1}), 10))
+    world = World(b.job(status={"attempt": 1}))
     # The answer to our status write, then the watch event of something before it.
     world.store.upsert(JOBS, versioned(b.job(status={"attempt": 2}), 12))
     world.store.upsert(JOBS, versioned(b.job(status={"attempt": 1}), 11))
@@ -60,8 +53,7 @@ def test_resource_versions_are_compared_as_numbers() -> None:
 
 
 def test_a_deleted_object_never_comes_back_by_a_late_event() -> None:
-    world = World()
-    world.store.upsert(JOBS, versioned(b.job(), 10))
+    world = World(b.job())
     world.store.upsert(PODS, versioned(b.pod(0), 11))
     world.store.delete(PODS, versioned(b.pod(0), 13))
     world.store.upsert(PODS, versioned(b.pod(0), 12))
@@ -69,8 +61,7 @@ def test_a_deleted_object_never_comes_back_by_a_late_event() -> None:
 
 
 def test_the_deletion_of_an_earlier_object_of_the_same_name_is_not_taken_for_this_one() -> None:
-    world = World()
-    world.store.upsert(JOBS, versioned(b.job(), 10))
+    world = World(b.job())
     world.store.upsert(PODS, versioned(b.pod(0, uid="new"), 15))
     world.store.delete(PODS, versioned(b.pod(0, uid="old"), 14))
     assert [pod.uid for pod in world.snapshot().observed.pods] == ["new"]
@@ -78,8 +69,7 @@ def test_the_deletion_of_an_earlier_object_of_the_same_name_is_not_taken_for_thi
 
 def test_a_late_event_of_an_earlier_object_of_the_same_name_does_not_take_its_place() -> None:
     """kopf keeps the order of each uid's events only; the deletion of the first pod was never seen."""
-    world = World()
-    world.store.upsert(JOBS, versioned(b.job(), 10))
+    world = World(b.job())
     world.store.upsert(PODS, versioned(b.pod(0, uid="first"), 11))
     world.store.upsert(PODS, versioned(b.pod(0, uid="second"), 14))
     world.store.upsert(PODS, versioned(b.pod(0, uid="first"), 13))
@@ -98,8 +88,7 @@ def test_children_may_come_before_their_job() -> None:
 
 
 def test_a_job_created_anew_under_the_same_name_starts_with_nothing_of_the_old_one() -> None:
-    world = World()
-    world.store.upsert(JOBS, versioned(b.job(uid="old", status={"attempt": 3}), 10))
+    world = World(b.job(uid="old", status={"attempt": 3}))
     world.store.upsert(PODS, versioned(b.pod(0, job_uid="old"), 11))
     world.store.record_report(KEY, Report(3, 0, "x", "Failed"))
     world.store.record_stream(KEY, StreamView(connected=True))
@@ -136,8 +125,7 @@ def test_what_a_pod_reported_as_it_ended_counts_also_where_the_pod_is_seen_befor
 
 
 def test_an_end_is_not_taken_back_by_an_earlier_report_of_the_same_pod() -> None:
-    world = World()
-    world.store.upsert(JOBS, versioned(b.job(status={"attempt": 1}), 10))
+    world = World(b.job(status={"attempt": 1}))
     failed = Report(1, 0, "pod", "Failed", exit_code=1, at=5.0)
     world.store.record_report(KEY, failed)
     world.store.record_report(KEY, failed._replace(state="Running", exit_code=None))
@@ -145,16 +133,14 @@ def test_an_end_is_not_taken_back_by_an_earlier_report_of_the_same_pod() -> None
 
 
 def test_reports_of_attempts_before_the_previous_one_are_forgotten() -> None:
-    world = World()
-    world.store.upsert(JOBS, versioned(b.job(status={"attempt": 1}), 10))
+    world = World(b.job(status={"attempt": 1}))
     world.store.record_report(KEY, Report(1, 0, "pod", "Failed"))
     world.store.upsert(JOBS, versioned(b.job(status={"attempt": 3}), 11))
     assert world.snapshot().observed.reports == ()
 
 
 def test_a_termination_message_is_a_report_and_nonsense_in_it_is_not() -> None:
-    world = World()
-    world.store.upsert(JOBS, versioned(b.job(status={"attempt": 1}), 10))
+    world = World(b.job(status={"attempt": 1}))
     message = json.dumps({"attempt": 1, "worker": 0, "uid": "pod-bert-0", "state": "Failed", "exitCode": 7})
     world.store.upsert(PODS, versioned(b.pod(0, containerStatuses=[b.terminated(7, message)]), 11))
     world.store.upsert(PODS, versioned(b.pod(1, containerStatuses=[b.terminated(1, '{"attempt": "many"}')]), 12))
@@ -166,8 +152,7 @@ def test_a_termination_message_is_a_report_and_nonsense_in_it_is_not() -> None:
 
 
 def test_progress_asks_for_no_pass_and_that_of_an_old_attempt_is_ignored() -> None:
-    world = World()
-    world.store.upsert(JOBS, versioned(b.job(), 10))
+    world = World(b.job())
     world.changes.clear()
     assert world.store.record_progress(KEY, ProgressLine(2, 0, {0: RankProgress(step=5)}), 1.0, 1) is True
     assert world.store.record_progress(KEY, ProgressLine(2, 1, {1: RankProgress(step=5)}), 2.0, 1) is False
@@ -195,8 +180,7 @@ def test_pods_and_progress_of_a_job_are_read_without_a_snapshot() -> None:
 
 
 def test_how_a_worker_came_back_from_a_fault_asks_for_one_pass() -> None:
-    world = World()
-    world.store.upsert(JOBS, versioned(b.job(), 10))
+    world = World(b.job())
     world.changes.clear()
     line = ProgressLine(2, 0, {0: RankProgress(step=5)}, recovery=Recovery(assigned=0.1))
     world.store.record_progress(KEY, line, 1.0, 1)
@@ -211,8 +195,7 @@ def test_how_a_worker_came_back_from_a_fault_asks_for_one_pass() -> None:
 
 
 def test_an_object_that_changed_in_nothing_that_is_decided_on_asks_for_no_pass() -> None:
-    world = World()
-    world.store.upsert(JOBS, versioned(b.job(), 10))
+    world = World(b.job())
     world.store.upsert(PODS, versioned(b.pod(0), 11))
     world.changes.clear()
     world.store.upsert(PODS, versioned(b.pod(0), 12))
@@ -223,8 +206,7 @@ def test_an_object_that_changed_in_nothing_that_is_decided_on_asks_for_no_pass()
 
 
 def test_a_spec_that_cannot_run_is_refused_in_a_sentence() -> None:
-    world = World()
-    world.store.upsert(JOBS, versioned(b.job(workers=0), 10))
+    world = World(b.job(workers=0))
     job = world.snapshot().job
     assert job.spec is None
     assert job.invalid is not None
@@ -232,8 +214,7 @@ def test_a_spec_that_cannot_run_is_refused_in_a_sentence() -> None:
 
 
 def test_a_job_whose_status_cannot_be_read_is_left_alone_until_it_can() -> None:
-    world = World()
-    world.store.upsert(JOBS, versioned(b.job(status={"phase": "Levitating"}), 10))
+    world = World(b.job(status={"phase": "Levitating"}))
     snapshot = world.snapshot()
     assert decide(snapshot.job, snapshot.observed, 1_000.0, Settings()).actions == ()
     assert str(snapshot.job.unreadable).startswith("the status can't be read (phase: Input should be 'Pending'")
@@ -242,8 +223,7 @@ def test_a_job_whose_status_cannot_be_read_is_left_alone_until_it_can() -> None:
 
 
 def test_a_child_of_an_earlier_job_is_shown_with_its_owner() -> None:
-    world = World()
-    world.store.upsert(JOBS, versioned(b.job(), 10))
+    world = World(b.job())
     world.store.upsert(CONFIG_MAPS, versioned(b.child("ConfigMap", owner_uid="earlier"), 11))
     assert world.snapshot().observed.children[0].owner_uid == "earlier"
 
@@ -276,8 +256,7 @@ def test_a_pod_that_loses_its_controller_is_the_job_s_no_more() -> None:
 
 
 def test_what_was_refused_for_want_of_a_type_is_tried_again_when_it_is_listed() -> None:
-    world = World()
-    world.store.upsert(JOBS, versioned(b.job(), 10))
+    world = World(b.job())
     for _ in range(2):
         for action, reason in (("apply PodGroup bert", "NotInstalled"), ("apply Service bert", "Forbidden")):
             world.store.record_refusal(KEY, RefusedWrite(action, reason, "no", 0.0), 60.0)
@@ -288,8 +267,7 @@ def test_what_was_refused_for_want_of_a_type_is_tried_again_when_it_is_listed() 
 
 
 def test_the_same_refusal_again_is_no_news() -> None:
-    world = World()
-    world.store.upsert(JOBS, versioned(b.job(), 10))
+    world = World(b.job())
     world.changes.clear()
     for at in (1.0, 2.0):
         world.store.record_refusal(KEY, RefusedWrite("apply x", "Forbidden", "exceeded quota", at), at + 5)

@@ -13,19 +13,17 @@ from hypothesis import strategies as st
 from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
+from tests.unit.controller.world import BaseWorld, snapshot_of
 from trainmaster_operator.api.json_codec import MAX_DEPTH, decode
 from trainmaster_operator.controller.apiserver.cluster import JOBS, PODS, STATEFUL_SETS
 from trainmaster_operator.controller.apiserver.errors import Unusable
 from trainmaster_operator.controller.cache import job_objects
 from trainmaster_operator.controller.cache import store as store_module
-from trainmaster_operator.controller.cache.records import JobKey
 from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.watching.resync import WATCHED, Resync
 from trainmaster_operator.controller.writing.status import with_conditions
 from trainmaster_operator.reconciling import decide
 from trainmaster_operator.rendering import Settings
-
-KEY = JobKey(b.NAMESPACE, "bert")
 
 
 class Broken(Exception):
@@ -50,8 +48,7 @@ def test_what_no_reader_has_foreseen_is_logged_and_counted_once_and_passed_over(
         for _ in range(3):
             store.upsert(PODS, raw)
     store.upsert(PODS, cluster.put(PODS, b.pod(1)))
-    snapshot = store.snapshot(KEY)
-    assert snapshot is not None
+    snapshot = snapshot_of(store)
     assert [pod.worker for pod in snapshot.observed.pods] == [1]
     assert counted == ["Pod"]
     assert caplog.text.count("Pod team-a/bert-0 can't be used: the object can't be read") == 1
@@ -67,7 +64,7 @@ def test_what_is_no_object_is_passed_over(resource: Any, raw: Any) -> None:
 
 
 def test_a_job_that_no_reader_has_foreseen_has_a_condition_and_keeps_its_past(monkeypatch: pytest.MonkeyPatch) -> None:
-    store, cluster = Store(lambda key: None, KEYS), FakeCluster()
+    world = BaseWorld()
 
     def broken(*_: Any) -> None:
         raise Broken("odd value")
@@ -82,13 +79,11 @@ def test_a_job_that_no_reader_has_foreseen_has_a_condition_and_keeps_its_past(mo
     }
     with monkeypatch.context() as patched:
         patched.setattr(job_objects, "read_spec", broken)
-        store.upsert(JOBS, cluster.put(JOBS, b.job()))
-    snapshot = store.snapshot(KEY)
-    assert snapshot is not None
+        world.put(JOBS, b.job())
+    snapshot = world.snapshot()
     assert str(snapshot.job.unreadable).startswith("the job can't be read (Broken('odd value'))")
-    store.upsert(JOBS, cluster.put(JOBS, b.job(status=past)))
-    snapshot = store.snapshot(KEY)
-    assert snapshot is not None
+    world.put(JOBS, b.job(status=past))
+    snapshot = world.snapshot()
     status = decide(snapshot.job, snapshot.observed, 1_000.0, Settings()).status
     patch = with_conditions(snapshot.raw_status, status)
     # A merge patch of the conditions alone: attempt and restarts stay as they stand, and so do other conditions.
@@ -98,10 +93,8 @@ def test_a_job_that_no_reader_has_foreseen_has_a_condition_and_keeps_its_past(mo
     assert (added["type"], added["status"], added["reason"]) == ("Accepted", "False", "Unreadable")
     assert added["message"].startswith("the status can't be read (conditions.0.status: Input should be 'True'")
     # Once it stands there, there is nothing more to write.
-    raw = cluster.put(JOBS, b.job(status={**past, **patch}))
-    store.upsert(JOBS, raw)
-    again = store.snapshot(KEY)
-    assert again is not None
+    world.put(JOBS, b.job(status={**past, **patch}))
+    again = world.snapshot()
     assert with_conditions(again.raw_status, decide(again.job, again.observed, 2_000.0, Settings()).status) == {}
 
 

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.signer import KEYS
 from tests.unit.controller import builders as b
-from tests.unit.controller.fake_cluster import FakeCluster
 from tests.unit.controller.polling import until
+from tests.unit.controller.world import KEY, BaseWorld
 from trainmaster_operator.api.evidence import AttemptEvidence, evidence_key
 from trainmaster_operator.api.kept_logs import KeptLog
 from trainmaster_operator.api.times import to_text
 from trainmaster_operator.api.v1alpha1 import Failure, JobStatus, RecoveryTimes
 from trainmaster_operator.controller.apiserver.cluster import CONFIG_MAPS, JOBS, PODS, STATEFUL_SETS
 from trainmaster_operator.controller.apiserver.errors import Forbidden
-from trainmaster_operator.controller.cache.records import JobKey, Snapshot
-from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.keeping.config_maps import JobConfigMaps
 from trainmaster_operator.controller.keeping.evidence import EvidenceKeeper, fitted, room_for
 from trainmaster_operator.controller.keeping.logs import PodLogs
@@ -31,8 +28,6 @@ from trainmaster_operator.wire.report import Report
 from trainmaster_operator.wire.stream import EvidenceLine, parse_line, split
 from trainmaster_operator.wire.values import ProtocolError
 
-KEY = JobKey(b.NAMESPACE, "bert")
-
 
 def now_text() -> str:
     import time
@@ -41,17 +36,16 @@ def now_text() -> str:
 
 
 @dataclass
-class World:
-    cluster: FakeCluster = field(default_factory=FakeCluster)
+class World(BaseWorld):
     settle_seconds: float = 0.05
     keep_output: bool = True
 
     def __post_init__(self) -> None:
-        self.store = Store(lambda _key: None, KEYS)
-        self.store.upsert(JOBS, self.cluster.put(JOBS, b.job()))
-        self.store.upsert(STATEFUL_SETS, self.cluster.put(STATEFUL_SETS, b.child("StatefulSet")))
+        super().__init__()
+        self.put(JOBS, b.job())
+        self.put(STATEFUL_SETS, b.child("StatefulSet"))
         for index in range(2):
-            self.store.upsert(PODS, self.cluster.put(PODS, b.pod(index)))
+            self.put(PODS, b.pod(index))
         # By pod, where a test says what it printed.
         self.printed: dict[str, str] = {}
         # What a history is given: the job's uid, the attempt, and its evidence.
@@ -71,11 +65,6 @@ class World:
         """`PodLogs.read`."""
         text = self.printed.get(pod.name, f"the end of {pod.name}\n")
         return KeptLog(tuple(text.removesuffix("\n").split("\n")))
-
-    def snapshot(self) -> Snapshot:
-        found = self.store.snapshot(KEY)
-        assert found is not None
-        return found
 
     def record(self, *failures: Failure) -> None:
         self.keeper.record_failure(KEY, self.snapshot(), JobStatus(phase="Running", attempt=2, failures=list(failures)))
@@ -169,7 +158,7 @@ async def test_of_a_worker_with_hundreds_of_ranks_the_evidence_of_all_is_kept() 
 async def test_without_leave_to_keep_output_the_evidence_has_who_and_how_only(forbids: str) -> None:
     world = World(keep_output=forbids != "the operator")
     if forbids == "the job":
-        world.store.upsert(JOBS, world.cluster.put(JOBS, b.job(runPolicy={"keepLogs": False})))
+        world.put(JOBS, b.job(runPolicy={"keepLogs": False}))
     world.keeper.record_stall(b.JOB_UID, stalled(text="a patient's name"))
     world.record(failed())
     name = "a patient's name"

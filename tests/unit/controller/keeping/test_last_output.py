@@ -10,45 +10,40 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.signer import KEYS
 from tests.unit.controller import builders as b
-from tests.unit.controller.fake_cluster import FakeCluster
 from tests.unit.controller.virtual_time import in_virtual_time
+from tests.unit.controller.world import KEY, BaseWorld
 from trainmaster_operator.api.kept_logs import KeptLog, stamped_line
 from trainmaster_operator.api.times import to_seconds
 from trainmaster_operator.controller.apiserver.cluster import JOBS, PODS, STATEFUL_SETS
 from trainmaster_operator.controller.apiserver.errors import Unavailable
-from trainmaster_operator.controller.cache.records import JobKey, Snapshot
-from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.keeping.config_maps import JobConfigMaps
 from trainmaster_operator.controller.keeping.evidence import EvidenceKeeper
 from trainmaster_operator.controller.keeping.last_output import PLACES, LastOutput, LogPlaces
 from trainmaster_operator.controller.keeping.logs import STAMPED, TRIMMED, KeptLogs, LogEnd, PodLogs
 from trainmaster_operator.wire.stream import OutputLine
 
-KEY = JobKey(b.NAMESPACE, "bert")
 DEADLINE = "2026-11-21T04:00:30Z"
 DELETED = "PodDeleted"
 
 
 @dataclass
-class World:
+class World(BaseWorld):
     """A job whose pod bert-1 is deleted at second 0 of the clock, with a grace period of 30 s."""
 
     spec: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.cluster = FakeCluster()
-        self.store = Store(lambda _key: None, KEYS)
+        super().__init__()
         failure = {"attempt": 1, "reason": DELETED, "worker": 1, "pod": "bert-1", "failedAt": "2026-11-21T04:00:00Z"}
         status = {"phase": "Restarting", "attempt": 1, "failures": [failure]}
-        self.store.upsert(JOBS, self.cluster.put(JOBS, b.job(status=status, **self.spec)))
-        self.store.upsert(STATEFUL_SETS, self.cluster.put(STATEFUL_SETS, b.child("StatefulSet")))
+        self.put(JOBS, b.job(status=status, **self.spec))
+        self.put(STATEFUL_SETS, b.child("StatefulSet"))
         for index in range(2):
-            self.store.upsert(PODS, self.cluster.put(PODS, b.pod(index)))
+            self.put(PODS, b.pod(index))
         ending = b.pod(1)
         ending["metadata"]["deletionTimestamp"] = DEADLINE
-        self.store.upsert(PODS, self.cluster.put(PODS, ending))
+        self.put(PODS, ending)
         self.recorded: list[dict[int, KeptLog]] = []
         self.last_output = self.operator()
 
@@ -62,11 +57,6 @@ class World:
         start, clock = to_seconds("2026-11-21T04:00:00Z") or 0.0, asyncio.get_running_loop().time
         evidence = EvidenceKeeper(self.config_maps, self.store, pods)
         return LastOutput(self.store, pods, logs, evidence, now=lambda: start + clock())
-
-    def snapshot(self) -> Snapshot:
-        found = self.store.snapshot(KEY)
-        assert found is not None
-        return found
 
     def prints(self, *chunks: str | float, ends: bool = True) -> None:
         """What bert-1 still prints, and how many seconds pass in between."""
@@ -142,7 +132,7 @@ async def test_a_pod_that_its_kubelet_has_given_up_is_read_though_nobody_deleted
     world = World()
     world.cluster.logs["bert-0"] = "2026-11-21T03:59:00Z saved at step 7\n"
     evicted = b.pod(0, phase="Failed", reason="Evicted", containerStatuses=[b.terminated(143)])
-    world.store.upsert(PODS, world.cluster.put(PODS, evicted))
+    world.put(PODS, evicted)
     world.last_output.follow(KEY, world.snapshot())
     await asyncio.sleep(2.0)
     data = world.cluster.objects["configmaps", b.NAMESPACE, "bert-logs"]["data"]

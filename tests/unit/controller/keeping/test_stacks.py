@@ -8,38 +8,31 @@ from typing import Any
 
 import pytest
 
-from tests.signer import KEYS
 from tests.unit.controller import builders as b
-from tests.unit.controller.fake_cluster import FakeCluster
 from tests.unit.controller.polling import until
+from tests.unit.controller.world import KEY, BaseWorld
 from trainmaster_operator.api.evidence import Stacks
 from trainmaster_operator.controller.apiserver.cluster import CONFIG_MAPS, JOBS
 from trainmaster_operator.controller.apiserver.errors import Conflict, Forbidden
 from trainmaster_operator.controller.cache.records import JobKey
-from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.keeping.config_maps import JobConfigMaps
 from trainmaster_operator.controller.keeping.stacks import StacksKeeper, fitted
 from trainmaster_operator.reconciling.decision import CollectStacks
 from trainmaster_operator.wire.ranks import RankState
 from trainmaster_operator.wire.stream import EvidenceLine
 
-KEY = JobKey(b.NAMESPACE, "bert")
-
 
 @dataclass
-class World:
+class World(BaseWorld):
     spec: dict[str, Any] = field(default_factory=dict)
     keep_output: bool = True
     answer_seconds: float = 5.0
     problem: str = ""
-    cluster: FakeCluster = field(default_factory=FakeCluster)
 
     def __post_init__(self) -> None:
-        store = Store(lambda _key: None, KEYS)
-        store.upsert(JOBS, self.cluster.put(JOBS, b.job(**self.spec)))
-        found = store.snapshot(KEY)
-        assert found is not None
-        self.job = found.job
+        super().__init__()
+        self.put(JOBS, b.job(**self.spec))
+        self.job = self.snapshot().job
         self.keeper = StacksKeeper(JobConfigMaps(self.cluster, self.keep_output), self._ask, self.answer_seconds)
 
     async def _ask(self, key: JobKey, request: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from trainmaster_operator.controller.cache.records import JobKey
 from trainmaster_operator.controller.leaders.streams import Fault
 from trainmaster_operator.wire.stream import EvidenceLine, OutputLine
 
@@ -21,20 +20,10 @@ class RecordedEvents:
     outputs: list[OutputLine] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
 
-    def progressed(self, key: JobKey, first: bool) -> None:
-        self.progress.append(first)
-
-    def stalled(self, uid: str, line: EvidenceLine) -> None:
-        self.evidence.append(line)
-
-    def answered(self, uid: str, line: EvidenceLine) -> None:
-        self.answers.append(line)
-
-    def printed(self, key: JobKey, uid: str, line: OutputLine) -> None:
-        self.outputs.append(line)
-
-    def unauthorized(self, namespace: str) -> None:
-        self.on_unauthorized(namespace)
-
-    def failed(self, fault: Fault) -> None:
-        self.faults.append(fault)
+    def __post_init__(self) -> None:
+        self.progressed = lambda key, first: self.progress.append(first)
+        self.stalled = lambda uid, line: self.evidence.append(line)
+        self.answered = lambda uid, line: self.answers.append(line)
+        self.printed = lambda key, uid, line: self.outputs.append(line)
+        self.unauthorized = self.on_unauthorized
+        self.failed = self.faults.append

@@ -8,13 +8,11 @@ import pytest
 
 from tests.signer import KEYS
 from tests.unit.controller import builders as b
+from tests.unit.controller.world import snapshot_of
 from trainmaster_operator.api.v1alpha1 import JobStatus
 from trainmaster_operator.controller.apiserver.cluster import JOBS, PODS, STATEFUL_SETS
-from trainmaster_operator.controller.cache.records import JobKey
 from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.leaders.targets import StreamTarget, stream_target
-
-KEY = JobKey(b.NAMESPACE, "bert")
 
 
 def planned(status: JobStatus, *pods: dict[str, Any]) -> StreamTarget | None:
@@ -22,8 +20,7 @@ def planned(status: JobStatus, *pods: dict[str, Any]) -> StreamTarget | None:
     raws = [(JOBS, b.job()), (STATEFUL_SETS, b.child("StatefulSet")), *((PODS, pod) for pod in pods)]
     for number, (resource, raw) in enumerate(raws):
         store.upsert(resource, {**raw, "metadata": {"uid": f"u{number}", **raw["metadata"], "resourceVersion": "1"}})
-    snapshot = store.snapshot(KEY)
-    assert snapshot is not None
+    snapshot = snapshot_of(store)
     return stream_target(snapshot, status)
 
 

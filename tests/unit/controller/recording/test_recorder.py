@@ -13,11 +13,10 @@ from typing import Any, cast
 
 import pytest
 
-from tests.signer import KEYS
 from tests.unit.controller import builders as b
-from tests.unit.controller.fake_cluster import FakeCluster
 from tests.unit.controller.polling import until
 from tests.unit.controller.virtual_time import in_virtual_time
+from tests.unit.controller.world import KEY, BaseWorld
 from trainmaster_operator.api.kept_logs import KeptLog
 from trainmaster_operator.api.records import (
     DeletedRecord,
@@ -34,7 +33,6 @@ from trainmaster_operator.controller.apiserver.cluster import JOBS, PODS, STATEF
 from trainmaster_operator.controller.apiserver.errors import Unavailable
 from trainmaster_operator.controller.cache.large_jobs import LargeJobThread
 from trainmaster_operator.controller.cache.records import JobKey
-from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.recording import recorder as module
 from trainmaster_operator.controller.recording.outbox import Outbox, WaitingRecord
 from trainmaster_operator.controller.recording.recorder import HistoryRecorder
@@ -42,7 +40,6 @@ from trainmaster_operator.controller.recording.sender import Sender
 from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.stream import ProgressLine
 
-KEY = JobKey(b.NAMESPACE, "bert")
 IDENTITY = JobIdentity(b.NAMESPACE, "bert", b.JOB_UID)
 
 
@@ -56,12 +53,11 @@ class Unsent:
         return None
 
 
-class World:
+class World(BaseWorld):
     """World is a recorder whose records nobody sends, with a store and an API server in memory."""
 
     def __init__(self, *, seconds: float = 2.0, limit: int = 1_000_000) -> None:
-        self.cluster = FakeCluster()
-        self.store = Store(lambda _key: None, KEYS)
+        super().__init__()
         self.counted: Counter[str] = Counter()
         self.outbox = Outbox(lambda outcome, records: self.counted.update({outcome: records}), limit)
         self.thread = LargeJobThread()
@@ -70,14 +66,8 @@ class World:
             self.outbox, sender, self.cluster, self.store, (), self.thread, seconds=seconds, now=lambda: 5.0
         )
 
-    def put(self, raw: dict[str, Any]) -> dict[str, Any]:
-        """Write a job as the API server has it then."""
-        stored = self.cluster.put(JOBS, raw)
-        self.store.upsert(JOBS, stored)
-        return stored
-
     def write_status(self, **status: Any) -> None:
-        self.recorder.written(self.put(b.job(status=status)))
+        self.recorder.written(self.put(JOBS, b.job(status=status)))
 
     def report(self, worker: int, attempt: int = 1, at: float = 1.0, **ranks: dict[str, Any]) -> None:
         """Have a worker report; the ranks are given as `r0={"step": 3}`."""
@@ -107,11 +97,11 @@ class World:
 @in_virtual_time
 async def test_a_job_is_recorded_when_its_status_was_written_with_where_its_pods_are() -> None:
     world = World()
-    world.put(b.job())
-    world.store.upsert(STATEFUL_SETS, world.cluster.put(STATEFUL_SETS, b.child("StatefulSet")))
-    world.store.upsert(PODS, world.cluster.put(PODS, b.pod(1)))
-    world.store.upsert(PODS, world.cluster.put(PODS, b.pod(0)))
-    world.store.upsert(PODS, world.cluster.put(PODS, b.pod(0, name="other")))
+    world.put(JOBS, b.job())
+    world.put(STATEFUL_SETS, b.child("StatefulSet"))
+    world.put(PODS, b.pod(1))
+    world.put(PODS, b.pod(0))
+    world.put(PODS, b.pod(0, name="other"))
     world.write_status(phase="Running", attempt=1)
     (record,) = world.records()
     assert isinstance(record, JobRecord) and record.key == IDENTITY and record.at == 5.0
@@ -122,13 +112,13 @@ async def test_a_job_is_recorded_when_its_status_was_written_with_where_its_pods
 @in_virtual_time
 async def test_what_a_watch_shows_is_recorded_where_the_spec_has_changed_and_once() -> None:
     world = World()
-    stored = world.put(b.job())
+    stored = world.put(JOBS, b.job())
     world.recorder.watched(stored)
     assert world.records() == [], "its status is about to be written; after a start, thousands come at once"
     world.recorder.written(stored)
     world.recorder.watched(stored)
     assert len(world.records()) == 1
-    changed = world.put(b.job(workers=3))
+    changed = world.put(JOBS, b.job(workers=3))
     world.recorder.watched(changed)
     world.recorder.watched(changed)
     (record,) = world.records()
@@ -141,7 +131,7 @@ async def test_what_a_watch_shows_is_recorded_where_the_spec_has_changed_and_onc
 async def test_after_a_start_each_job_is_recorded_once_and_a_few_at_a_time() -> None:
     world = World()
     for number in range(1_000):
-        world.put(b.job(f"job-{number}", uid=f"uid-{number}"))
+        world.put(JOBS, b.job(f"job-{number}", uid=f"uid-{number}"))
     world.cluster.put(JOBS, b.job("unknown", uid="another"))
     async with world.started():
         await asyncio.sleep(2.0)
@@ -155,7 +145,7 @@ async def test_after_a_start_each_job_is_recorded_once_and_a_few_at_a_time() -> 
 @in_virtual_time
 async def test_jobs_that_cannot_be_read_after_a_start_are_read_later() -> None:
     world = World()
-    world.put(b.job())
+    world.put(JOBS, b.job())
     world.cluster.fail("list", JOBS.plural, Unavailable("list", "no"), times=2)
     async with world.started():
         await asyncio.sleep(100.0)
@@ -165,7 +155,7 @@ async def test_jobs_that_cannot_be_read_after_a_start_are_read_later() -> None:
 @in_virtual_time
 async def test_after_records_were_lost_each_job_is_recorded_again() -> None:
     world = World(limit=30_000)
-    world.put(b.job())
+    world.put(JOBS, b.job())
     async with world.started():
         await asyncio.sleep(5.0)
         assert len(world.records()) == 1
@@ -180,7 +170,7 @@ async def test_after_records_were_lost_each_job_is_recorded_again() -> None:
 async def test_while_much_waits_no_jobs_are_read_and_then_those_that_are_left() -> None:
     world = World()
     for number in range(10):
-        world.put(b.job(f"job-{number}", uid=f"uid-{number}", env="x" * 10_000))
+        world.put(JOBS, b.job(f"job-{number}", uid=f"uid-{number}", env="x" * 10_000))
     before, module.MUCH_WAITS = module.MUCH_WAITS, 25_000
     try:
         async with world.started():
@@ -258,11 +248,11 @@ async def test_a_deleted_job_is_recorded_as_deleted_once_and_its_successor_is_an
         world.cluster.remove(JOBS, b.NAMESPACE, "bert")
         await asyncio.sleep(10.0)
         assert [type(record) for record in world.records()] == [JobRecord, DeletedRecord]
-        world.recorder.written(world.put(b.job(uid="successor")))
+        world.recorder.written(world.put(JOBS, b.job(uid="successor")))
         await asyncio.sleep(10.0)
         (record,) = world.records()
         assert record.key.uid == "successor"
-        world.recorder.written(world.put(b.job(uid="third")))
+        world.recorder.written(world.put(JOBS, b.job(uid="third")))
         await asyncio.sleep(10.0)
         kinds = [(type(record), record.key.uid) for record in world.records()]
         assert kinds == [(JobRecord, "third"), (DeletedRecord, "successor")]
@@ -273,7 +263,7 @@ async def test_a_job_that_goes_before_its_turn_came_after_a_start_is_recorded_as
     None
 ):
     world = World()
-    world.put(b.job())
+    world.put(JOBS, b.job())
     world.report(0, r0={"step": 41})
     async with world.started():
         await asyncio.sleep(0.5)
@@ -287,12 +277,11 @@ async def test_a_job_that_goes_before_its_turn_came_after_a_start_is_recorded_as
 @in_virtual_time
 async def test_evidence_and_logs_are_recorded_when_they_were_kept() -> None:
     world = World()
-    world.put(b.job())
-    snapshot = world.store.snapshot(KEY)
-    assert snapshot is not None
+    world.put(JOBS, b.job())
+    job = world.snapshot().job
     log = KeptLog(("a", "b\x0cc"), (1_000, 2_000), cut=True)
-    world.recorder.kept_evidence(snapshot.job, 2, '{"attempt": 2}')
-    world.recorder.kept_logs(snapshot.job, {3: log, 4: KeptLog()})
+    world.recorder.kept_evidence(job, 2, '{"attempt": 2}')
+    world.recorder.kept_logs(job, {3: log, 4: KeptLog()})
     assert world.records() == [
         EvidenceRecord(5.0, IDENTITY, 2, '{"attempt": 2}'),
         LogRecord(5.0, IDENTITY, 3, log),
@@ -307,7 +296,7 @@ async def test_a_mistake_is_logged_once_a_minute_and_holds_nobody_up(
     world = World(seconds=0.01)
     world.write_status(phase="Running", attempt=1)
     other = b.job("other", uid="other")
-    world.recorder.written(world.put(other))
+    world.recorder.written(world.put(JOBS, other))
     world.records()
     real = module.sample_line
 

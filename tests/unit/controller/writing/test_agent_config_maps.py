@@ -217,7 +217,7 @@ async def test_it_goes_a_moment_after_the_last_set(monkeypatch: pytest.MonkeyPat
         await _after(10, asyncio.sleep(0))
         assert names(world) == [NAME]
         world.store.delete(STATEFUL_SETS, world.stored("statefulsets"))
-        world.agents.set_is_gone()
+        world.agents.set_is_gone.set()
         await until(lambda: names(world) == [])
     finally:
         running.cancel()

@@ -122,7 +122,7 @@ async def test_what_the_watch_shows_otherwise_by_now_is_not_written() -> None:
     world = World()
     await world.write(b.child("StatefulSet"))
     snapshot = world.snapshot()
-    world.store.upsert(STATEFUL_SETS, world.cluster.put(STATEFUL_SETS, b.child("StatefulSet", rendered_hash="newer")))
+    world.put(STATEFUL_SETS, b.child("StatefulSet", rendered_hash="newer"))
     with pytest.raises(Conflict):
         await world.write(b.child("StatefulSet", rendered_hash="h2"), snapshot)
     assert world.cluster.calls["apply", "StatefulSet"] == 0
@@ -133,7 +133,7 @@ async def test_a_status_that_moved_on_is_no_reason_to_decide_anew() -> None:
     await world.write(b.child("StatefulSet"))
     snapshot = world.snapshot()
     moved = {**b.child("StatefulSet"), "status": {"readyReplicas": 1}}
-    world.store.upsert(STATEFUL_SETS, world.cluster.put(STATEFUL_SETS, moved))
+    world.put(STATEFUL_SETS, moved)
     await world.write(b.child("StatefulSet", rendered_hash="h2"), snapshot)
     assert world.stored("statefulsets")["metadata"]["annotations"] == {"trainmaster.dev/rendered-hash": "h2"}
 
@@ -160,7 +160,7 @@ async def test_a_refusal_of_a_set_names_the_fields_that_the_user_wrote() -> None
 
 async def test_what_the_create_wrote_is_declared_to_be_applied_once() -> None:
     world = World()
-    world.store.upsert(STATEFUL_SETS, world.cluster.put(STATEFUL_SETS, from_create()))
+    world.put(STATEFUL_SETS, from_create())
     for rendered_hash in ("h2", "h3"):
         await world.write(b.child("StatefulSet", rendered_hash=rendered_hash))
     assert world.writes() == [("patch", "StatefulSet"), ("apply", "StatefulSet"), ("apply", "StatefulSet")]
@@ -170,7 +170,7 @@ async def test_what_the_create_wrote_is_declared_to_be_applied_once() -> None:
 
 async def test_a_set_that_is_scaled_to_zero_costs_one_write() -> None:
     world = World()
-    world.store.upsert(STATEFUL_SETS, world.cluster.put(STATEFUL_SETS, from_create()))
+    world.put(STATEFUL_SETS, from_create())
     nothing = {**b.child("StatefulSet", rendered_hash="h2"), "spec": {"replicas": 0}}
     await world.write(nothing)
     assert world.writes() == [("apply", "StatefulSet")]

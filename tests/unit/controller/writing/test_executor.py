@@ -10,7 +10,7 @@ import pytest
 
 from tests.signer import KEYS
 from tests.unit.controller import builders as b
-from tests.unit.controller.fake_cluster import FakeCluster
+from tests.unit.controller.world import KEY, BaseWorld
 from trainmaster_operator.api.kept_logs import KeptLog
 from trainmaster_operator.api.v1alpha1 import JobStatus, Progress, WorkerCounts
 from trainmaster_operator.controller.apiserver.cluster import EVENTS, JOBS, PODS, SERVICES, STATEFUL_SETS
@@ -22,8 +22,7 @@ from trainmaster_operator.controller.apiserver.errors import (
     TooManyRequests,
     Unavailable,
 )
-from trainmaster_operator.controller.cache.records import JobKey, Snapshot
-from trainmaster_operator.controller.cache.store import Store
+from trainmaster_operator.controller.cache.records import JobKey
 from trainmaster_operator.controller.keeping import logs
 from trainmaster_operator.controller.keeping.config_maps import JobConfigMaps
 from trainmaster_operator.controller.keeping.evidence import EvidenceKeeper
@@ -49,21 +48,17 @@ from trainmaster_operator.reconciling.observed.snapshot import RefusedWrite
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.names import ASSIGNMENT_ANNOTATION, TOUCHED_ANNOTATION
 
-KEY = JobKey(b.NAMESPACE, "bert")
-
 
 @dataclass
-class World:
-    cluster: FakeCluster = field(default_factory=FakeCluster)
+class World(BaseWorld):
     pushed: list[Assignment] = field(default_factory=list)
     # The writes until the end of the last push.
     written: dict[tuple[str, str], int] = field(default_factory=dict)
     asked: list[CollectStacks] = field(default_factory=list)
-    changes: list[JobKey] = field(default_factory=list)
     now: float = 1_000.0
 
     def __post_init__(self) -> None:
-        self.store = Store(self.changes.append, KEYS)
+        super().__init__()
 
         async def push(key: JobKey, assignment: Assignment) -> None:
             await asyncio.sleep(0.01)
@@ -90,23 +85,15 @@ class World:
             progress_seconds=5.0,
             now=lambda: self.now,
         )
-        self.store.upsert(JOBS, self.cluster.put(JOBS, b.job()))
+        self.put(JOBS, b.job())
 
     def add_pods(self, count: int = 2) -> None:
-        self.store.upsert(STATEFUL_SETS, self.cluster.put(STATEFUL_SETS, b.child("StatefulSet")))
+        self.put(STATEFUL_SETS, b.child("StatefulSet"))
         for index in range(count):
-            self.store.upsert(PODS, self.cluster.put(PODS, b.pod(index)))
-
-    def snapshot(self) -> Snapshot:
-        found = self.store.snapshot(KEY)
-        assert found is not None
-        return found
+            self.put(PODS, b.pod(index))
 
     async def execute(self, decision: Decision) -> Outcome:
         return await self.executor.execute(KEY, self.snapshot(), decision)
-
-    def stored(self, plural: str, name: str = "bert") -> dict[str, Any]:
-        return self.cluster.objects[plural, b.NAMESPACE, name]
 
 
 def running(**fields: Any) -> JobStatus:
@@ -171,7 +158,7 @@ async def test_progress_alone_is_written_every_few_seconds_and_a_change_of_state
 async def test_an_operator_that_has_just_started_writes_progress_when_the_reports_are_in() -> None:
     world = World()
     stands = running(workers=WorkerCounts(desired=2, created=2, running=2))
-    world.store.upsert(JOBS, world.cluster.put(JOBS, b.job(status=to_wire(stands))))
+    world.put(JOBS, b.job(status=to_wire(stands)))
     connected = running(workers=WorkerCounts(desired=2, created=2, running=0))
     outcome = await world.execute(b.decided(connected))
     assert (outcome.wrote_status, outcome.retry_after) == (False, 5.0)
@@ -353,7 +340,7 @@ async def test_nobody_waits_for_the_last_lines_of_a_spare() -> None:
     world = World()
     world.add_pods(4)
     trained = {"phase": "Running", "attempt": 2, "workerOrder": [0, 2]}
-    world.store.upsert(JOBS, world.cluster.put(JOBS, b.job(status=trained)))
+    world.put(JOBS, b.job(status=trained))
     world.cluster.logs = {"bert-0": "step 1\n", "bert-1": "what it did before\n", "bert-2": "step 1\n"}
     await world.execute(b.decided(JobStatus(phase="Succeeded", attempt=2, worker_order=[0, 2])))
     assert world.stored("configmaps", "bert-logs")["data"] == {
@@ -389,12 +376,12 @@ async def test_logs_are_being_read_before_pods_are_deleted_or_scaled_away() -> N
 async def test_a_suspended_job_s_logs_are_kept_and_those_of_its_next_attempt_are_added() -> None:
     world = World()
     world.add_pods()
-    world.store.upsert(JOBS, world.cluster.put(JOBS, b.job(status={"phase": "Running", "attempt": 1})))
+    world.put(JOBS, b.job(status={"phase": "Running", "attempt": 1}))
     world.cluster.logs = {"bert-0": "step 1\n", "bert-1": "one\n"}
     halted = JobStatus(phase="Suspended", attempt=1)
     await world.execute(b.decided(halted))
     assert world.stored("configmaps", "bert-logs")["data"] == {"worker-0.log": "step 1\n", "worker-1.log": "one\n"}
-    world.store.upsert(JOBS, world.cluster.put(JOBS, b.job(status={"phase": "Running", "attempt": 2})))
+    world.put(JOBS, b.job(status={"phase": "Running", "attempt": 2}))
     world.cluster.logs = {"bert-0": "--- attempt 2 ---\nstep 2\n", "bert-1": "--- attempt 2 ---\ntwo\n"}
     await world.execute(b.decided(JobStatus(phase="Succeeded", attempt=2)))
     assert world.stored("configmaps", "bert-logs")["data"] == {
@@ -406,7 +393,7 @@ async def test_a_suspended_job_s_logs_are_kept_and_those_of_its_next_attempt_are
 async def test_an_operator_that_finds_an_attempt_s_logs_kept_adds_them_no_second_time() -> None:
     world = World()
     world.add_pods()
-    world.store.upsert(JOBS, world.cluster.put(JOBS, b.job(status={"phase": "Running", "attempt": 3})))
+    world.put(JOBS, b.job(status={"phase": "Running", "attempt": 3}))
     world.cluster.logs = {"bert-0": "step 1\n"}
     for _ in range(2):
         await KeptLogs(JobConfigMaps(world.cluster), PodLogs(world.cluster), limit=100_000).save(
@@ -421,7 +408,7 @@ async def test_logs_that_were_kept_are_said_as_they_stand_there() -> None:
     said: list[dict[int, KeptLog]] = []
     for attempt in (1, 2):
         status = {"phase": "Running", "attempt": attempt}
-        world.store.upsert(JOBS, world.cluster.put(JOBS, b.job(status=status)))
+        world.put(JOBS, b.job(status=status))
         world.cluster.logs = {"bert-0": f"step {attempt}\n", "bert-1": "one\n"}
         for _ in range(2):
             await KeptLogs(
@@ -455,7 +442,7 @@ async def test_logs_are_neither_read_nor_kept_where_the_job_or_the_operator_forb
 ) -> None:
     world = World()
     world.executor.logs = KeptLogs(JobConfigMaps(world.cluster), PodLogs(world.cluster), limit=limit)
-    world.store.upsert(JOBS, world.cluster.put(JOBS, b.job(**spec)))
+    world.put(JOBS, b.job(**spec))
     world.add_pods()
     world.cluster.logs = {"bert-0": "a patient's name\n"}
     await world.execute(b.decided(JobStatus(phase="Failed", attempt=1), Apply(b.child("StatefulSet"))))

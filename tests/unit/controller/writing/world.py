@@ -6,40 +6,29 @@ from typing import Any
 
 from tests.signer import KEYS
 from tests.unit.controller import builders as b
-from tests.unit.controller.fake_cluster import FakeCluster
+from tests.unit.controller.world import KEY, BaseWorld
 from trainmaster_operator.controller.apiserver.cluster import JOBS
-from trainmaster_operator.controller.cache.records import JobKey, Snapshot
-from trainmaster_operator.controller.cache.store import Store
+from trainmaster_operator.controller.cache.records import Snapshot
 from trainmaster_operator.controller.keys import AgentsSecrets
 from trainmaster_operator.controller.writing.agent_config_maps import AgentConfigMaps
 from trainmaster_operator.controller.writing.children import ChildWriter
 
-KEY = JobKey(b.NAMESPACE, "bert")
 ZIPAPP = b"an agent"
 
 
-class World:
+class World(BaseWorld):
     def __init__(self) -> None:
-        self.cluster = FakeCluster()
-        self.store = Store(lambda key: None, KEYS)
+        super().__init__()
         self.restart()
-        self.store.upsert(JOBS, self.cluster.put(JOBS, b.job()))
+        self.put(JOBS, b.job())
 
     def restart(self) -> None:
         """Another operator comes, or this one starts again: it remembers nothing."""
         self.agents = AgentConfigMaps(self.cluster, self.store, ZIPAPP, interval=60.0)
         self.writer = ChildWriter(self.cluster, self.store, AgentsSecrets(self.cluster, KEYS), self.agents)
 
-    def snapshot(self) -> Snapshot:
-        found = self.store.snapshot(KEY)
-        assert found is not None
-        return found
-
     async def write(self, manifest: dict[str, Any], snapshot: Snapshot | None = None) -> None:
         await self.writer.write(KEY, snapshot or self.snapshot(), manifest)
-
-    def stored(self, plural: str, name: str = "bert") -> dict[str, Any]:
-        return self.cluster.objects[plural, b.NAMESPACE, name]
 
     def writes(self) -> list[tuple[str, str]]:
         """Returns the writes of children; the agents' Secret is none, and is written once for a namespace."""
