@@ -36,7 +36,7 @@ JSON = st.recursive(
     max_leaves=12,
 )
 
-# Of any shape too, but nothing that Python itself can't write.
+# Values of any shape, as long as Python itself can write them.
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner),

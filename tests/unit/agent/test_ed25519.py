@@ -70,7 +70,7 @@ def test_a_changed_byte_of_key_message_or_signature_is_refused(place: int, chang
 
 
 def test_a_second_signature_of_the_same_message_is_refused() -> None:
-    """S and S + L fit the same equation; whoever sees one could write the other."""
+    """S and S + L satisfy the same equation, so anyone who sees one signature could write the other."""
     s = int.from_bytes(SIGNATURE[32:], "little")
     for multiple in (1, 2, 7):
         other = SIGNATURE[:32] + (s + multiple * ORDER).to_bytes(32, "little")

@@ -1,4 +1,4 @@
-"""Who can read pods, or stands in the network, writes assignments: none is taken that the operator hasn't signed."""
+"""An attacker who can read pods, or intercept traffic, forges assignments. Agents accept only signed ones."""
 
 from __future__ import annotations
 

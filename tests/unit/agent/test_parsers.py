@@ -1,4 +1,4 @@
-"""Whatever comes from a file or over the wire is parsed or refused, bounded, and never ends the agent."""
+"""Any input from a file or the network is parsed or refused, within bounds, and never ends the agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an API server with our CRD says to a job. The local cluster's API in process: everything but HTTP."""
+"""Answers for a job as an API server with our CRD does: the local cluster's API in process, without HTTP."""
 
 from __future__ import annotations
 

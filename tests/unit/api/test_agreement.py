@@ -133,7 +133,7 @@ BASES: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
 
 @st.composite
 def specs(draw: st.DrawFn) -> Any:
-    """A right spec with a few of its fields set anew."""
+    """Draws a valid spec, and replaces a few of its fields."""
     spec = dict(draw(BASES))
     for name in draw(st.lists(st.sampled_from(sorted(FIELDS)), max_size=3, unique=True)):
         spec[name] = draw(FIELDS[name])

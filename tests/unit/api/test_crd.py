@@ -145,7 +145,7 @@ def test_every_field_says_what_it_is() -> None:
 
 
 # CEL sees nothing without a type, and "a quantity or a mapping" has none: the operator fails such a job at once.
-# And it has nothing that resolves ".." amid a path.
+# CEL also can't resolve ".." inside a path.
 UNSEEN_AT_APPLY = {"a request above its limit", "checkpoints at /etc/../run/trainmaster"}
 AT_APPLY = {what: case for what, case in BAD_INPUT.items() if what not in UNSEEN_AT_APPLY}
 
@@ -161,7 +161,7 @@ def test_bad_input_is_refused_at_apply(spec: Any, sentence: str) -> None:
 
 @pytest.mark.parametrize("what", sorted(UNSEEN_AT_APPLY))
 def test_what_the_api_server_cant_see_it_accepts(what: str) -> None:
-    """Whatever it comes to see belongs into AT_APPLY."""
+    """If the API server learns to see such a mistake, its case belongs in AT_APPLY."""
     assert apply(BAD_INPUT[what][0]).accepted
 
 

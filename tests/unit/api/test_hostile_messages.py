@@ -1,4 +1,4 @@
-"""Whatever jobs, statuses and kept evidence hold is parsed or refused: nothing raises but its own exception."""
+"""Any content of jobs, statuses and kept evidence is parsed, or refused with the parser's own exception."""
 
 from __future__ import annotations
 

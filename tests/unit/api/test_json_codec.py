@@ -1,4 +1,4 @@
-"""`api.encoding`: a body is JSON in UTF-8 that YAML reads as the same value, whatever text stands in it."""
+"""`api.encoding` writes any text as JSON in UTF-8, which YAML reads as the same value."""
 
 from __future__ import annotations
 

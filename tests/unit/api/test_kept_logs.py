@@ -1,4 +1,4 @@
-"""`KeptLog`: what was kept of a worker goes on with what its pod, or the next one, has printed."""
+"""`KeptLog` appends the output of a worker's pod, or of its next pod, to the lines already kept."""
 
 from __future__ import annotations
 

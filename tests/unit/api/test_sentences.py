@@ -1,4 +1,4 @@
-"""What a user reads when a job can't run: one sentence each, with field, value and remedy."""
+"""If a job can't run, the user reads one sentence for each mistake, with the field, the value and the remedy."""
 
 from __future__ import annotations
 

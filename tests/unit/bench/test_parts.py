@@ -1,4 +1,4 @@
-"""`bench.programs.parts`: whoever is left makes all micro-batches of a step, and sends gradients once."""
+"""`bench.programs.parts`: the remaining ranks compute all micro-batches of a step, and send gradients once."""
 
 from __future__ import annotations
 

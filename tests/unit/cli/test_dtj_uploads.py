@@ -273,7 +273,7 @@ def test_ctrl_c_leaves_nothing(cluster: FakeCluster, folder: Path, request_: str
 
 
 def test_a_second_ctrl_c_leaves_no_pod(cluster: FakeCluster, folder: Path) -> None:
-    """What the pod owns goes with it."""
+    """Objects that the pod owns are deleted with it."""
     cluster.after[f"GET {PODS}/{POD}"] = raising(KeyboardInterrupt())
     for path in (f"{PODS}/{POD}", f"{CORE}/configmaps/{POD}-0"):
         cluster.after[f"DELETE {path}"] = raising(KeyboardInterrupt())

@@ -277,7 +277,7 @@ def test_a_job_that_has_ended_without_output_is_said_to_have_ended_once(kubelet:
 
 
 def kept_of(log: list[tuple[float, str]], *, cut: bool = False) -> dict[str, str]:
-    """What the operator keeps of worker 0's log."""
+    """Returns worker 0's log as the operator keeps it."""
     times = tuple(round((BEGINNING + seconds) * 1_000) for seconds, _ in log)
     return KeptLog(tuple(text for _, text in log), times, cut).to_data(0)
 

@@ -1,4 +1,4 @@
-"""What pods and others wrote can't command the terminal that shows it, in any command, and ends none.
+"""No command lets text from pods or other clients control the terminal, and no such text ends a command.
 
 Every string field of a job, its status, pods, evidence and logs holds escape sequences, C1 controls, bidirectional
 controls, carriage returns and rich's markup. Each command prints them into a pipe and onto a terminal (a pty).
@@ -233,7 +233,7 @@ def assert_harmless(output: str, *, shown: bool = True, coloured: bool = False) 
     last = "A-Zabcdefghijkln-z" if coloured else "A-Za-z"
     commanded = re.search(rf"(\x1b\[[0-9;?]*[{last}]|\r)EVIL", text)
     assert commanded is None, f"a control sequence of somebody else: {commanded}"
-    # The rest are rich's own colours, and how it draws a live picture anew.
+    # The rest are rich's own colours, and the codes with which it redraws a live display.
     text = re.sub(r"\x1b\[[0-9;]*[mAKH]|\x1b\[\?(?:25|1049)[lh]|\r(?=\x1b\[2K)", "", text)
     left = UNSAFE.search(text)
     assert left is None, f"{left} in {text[max(0, left.start() - 40) : left.start() + 40]!r}" if left else ""

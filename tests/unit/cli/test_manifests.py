@@ -215,7 +215,7 @@ def test_a_misspelled_kind_is_named(runner: CliRunner, kind: str) -> None:
 
 
 def test_the_jobs_of_a_list_are_checked_at_their_places(runner: CliRunner) -> None:
-    """That is what `kubectl get -o yaml` prints."""
+    """`kubectl get -o yaml` prints such a list."""
     text = """\
 apiVersion: v1
 kind: List

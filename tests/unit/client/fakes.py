@@ -47,7 +47,7 @@ def event(kind: str, changed: Mapping[str, Any]) -> bytes:
 
 @dataclass
 class FakeTransport:
-    """Answers requests by `METHOD path`; streams by path. What was asked stands in `asked`."""
+    """Answers requests by `METHOD path` and streams by path. `asked` lists the requests."""
 
     answers: dict[str, Any] = field(default_factory=dict)
     streams: dict[str, list[Any]] = field(default_factory=dict)

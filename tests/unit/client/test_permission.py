@@ -1,4 +1,4 @@
-"""Who asks in the name of a viewer sends the viewer's token and no credentials of its own."""
+"""A request on behalf of a viewer carries the viewer's token and no other credentials."""
 
 from __future__ import annotations
 

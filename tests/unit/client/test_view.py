@@ -105,7 +105,7 @@ def test_a_job_that_was_refused_says_why() -> None:
 
 
 def formatted(transport: FakeTransport) -> dict[str, str]:
-    """What IPython shows of the job."""
+    """Returns the job as IPython shows it, by media type."""
     formatter: Any = DisplayFormatter()
     data: dict[str, str] = formatter.format(JobHandle(JobClient("default", transport=transport), "reviews"))[0]
     return data

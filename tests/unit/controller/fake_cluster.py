@@ -250,7 +250,7 @@ class FakeCluster:
 
 
 def trimmed(resource: Resource, raw: Mapping[str, Any]) -> RawObject:
-    """What the real cluster's client keeps of an answer."""
+    """Returns the part of an answer that the real cluster's client keeps."""
     found: RawObject = copy.deepcopy(dict(raw)) if resource.kept is None else prune(copy.deepcopy(raw), resource.kept)
     return found
 

@@ -241,7 +241,7 @@ async def test_a_secret_that_is_refused_costs_the_fast_way_only(caplog: pytest.L
 
 
 async def test_a_secret_that_is_gone_is_made_again_once_an_agent_knows_no_token() -> None:
-    """The namespace was deleted with all in it, and made anew, while the operator ran."""
+    """The namespace was deleted with its contents, and created again, while the operator ran."""
     cluster = FakeCluster()
     store = Store(lambda _: None, KEYS)
     secrets = AgentsSecrets(cluster, KEYS)

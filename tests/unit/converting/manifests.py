@@ -23,7 +23,7 @@ class Converted:
         return dict(self.job["spec"])
 
     def became(self, field: str) -> list[tuple[str, Any]]:
-        """What a field became; a test asks only for what was kept."""
+        """Returns the fields of the job that a kept field became."""
         assert self.notes[field].answer.outcome == "kept", self.notes[field]
         return list(self.notes[field].became)
 
@@ -33,7 +33,7 @@ class Converted:
         return answer.outcome, answer.text
 
     def refused(self) -> dict[str, str]:
-        """All that was refused."""
+        """Returns the reason of each refused field."""
         return {name: note.answer.text for name, note in self.notes.items() if note.answer.outcome == "refused"}
 
 

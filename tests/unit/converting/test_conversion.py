@@ -67,7 +67,7 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def wrong_with(job: Any) -> set[str]:
-    """What validate says of a job."""
+    """Returns the problems that validation finds in a job."""
     try:
         parse_job(job)
     except InvalidJob as error:

@@ -13,7 +13,7 @@ OURS = "spec.podTemplate.spec"
 
 
 def of_pod(command: list[str] | None = None, **fields: Any) -> Converted:
-    """What a PyTorchJob of two workers becomes."""
+    """Converts a PyTorchJob of two workers with this pod."""
     valid = fields.pop("valid", True)
     return converted(pytorch_job(Worker={"replicas": 2, "template": pod(command or TORCHRUN, **fields)}), valid=valid)
 

@@ -88,7 +88,7 @@ def test_what_only_the_master_has_is_refused() -> None:
         ({"runPolicy": {"ttlSecondsAfterFinished": 60}}, {"runPolicy": {"ttlSecondsAfterFinished": 60}}),
         ({"runPolicy": {"activeDeadlineSeconds": 60}}, {"runPolicy": {"activeDeadlineSeconds": 60}}),
         ({"runPolicy": {"suspend": True}}, {"runPolicy": {"suspend": True}}),
-        # Of the operator that was before training-operator.
+        # This is the format of training-operator's predecessor.
         ({"backoffLimit": 3, "cleanPodPolicy": "None"}, {"failurePolicy": {"maxRestarts": 3}}),
         (
             {"runPolicy": {"schedulingPolicy": {"queue": "q", "priorityClass": "p", "scheduleTimeoutSeconds": 9}}},

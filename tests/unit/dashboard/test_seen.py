@@ -1,4 +1,4 @@
-"""What was seen of a job is a few hundred samples however long it runs, in the shapes of the history's answers."""
+"""The dashboard keeps a few hundred samples of a job, however long it runs, in the shape of the history's answers."""
 
 from __future__ import annotations
 

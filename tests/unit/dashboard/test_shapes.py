@@ -1,4 +1,4 @@
-"""What is kept of the API server's answers is all that is shown and explained, and it is small."""
+"""The dashboard keeps only the parts of API objects that it shows or explains, so they stay small."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def plain(text: str) -> str:
 
 
 def pattern(shown: str) -> re.Pattern[str]:
-    """What the page shows stands for: `…` is anything."""
+    """Returns a pattern for output as a page shows it, where `…` matches any text."""
     return re.compile(re.sub(r"\s*…\s*", ".*", re.escape(plain(shown)).replace("\\ ", " ")), re.DOTALL)
 
 

@@ -32,7 +32,7 @@ def docstring(path: Path) -> str:
 
 
 def named(text: str) -> set[str]:
-    """Returns the words that stand in code spans."""
+    """Returns the words in a text's code spans."""
     return {word for span in re.findall(r"`([^`]+)`", text) for word in re.findall(r"\w+", span)}
 
 

@@ -1,4 +1,4 @@
-"""What the pages show as jobs are jobs: they are parsed, their pod templates merged, and their children rendered."""
+"""The jobs on the pages are valid: they are parsed, their pod templates merged, and their children rendered."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def recorded(tmp_path: Path) -> Iterator[Recorded]:
 
 
 def _life() -> list[Record]:
-    """Returns the records of a job that failed once, went on from step 5, and was deleted."""
+    """Returns the records of a job that failed once, continued from step 5, and was deleted."""
     progress = {"step": 9, "totalSteps": 20, "loss": 1.5, "goodput": 0.75, "result": {"accuracy": 0.9}}
     first = {"phase": "Running", "attempt": 1, "startTime": to_text(START), "attemptStartTime": to_text(START)}
     second = {**first, "attempt": 2, "restarts": 1, "attemptStartTime": to_text(START + 55), "failures": [FAILURE]}
@@ -286,7 +286,7 @@ def test_samples_and_evidence_of_a_job_whose_record_is_to_come_are_kept(recorded
     recorded.store.record([job(START + 1, created=START - 500, phase="Running")])
     with Answers(recorded.file) as answers:
         found = answers.job("team", "mine")
-    # It wasn't created when the first sample came, as of a file that is begun anew.
+    # The creation time comes from the job, not from the first sample, which is later in a new file.
     assert (found["phase"], found["createdAt"]) == ("Running", to_text(START - 500))
 
 
@@ -310,7 +310,7 @@ def test_what_is_too_large_for_one_answer_is_left_out(recorded: Recorded, monkey
             [EvidenceRecord(START, key(), number, kept), LogRecord(START, key(), number, KeptLog(("x" * 1_500,)))]
         )
     with Answers(recorded.file) as answers:
-        # Of evidence and pods the newest are worth most.
+        # The newest evidence and pods are kept, because they are worth most.
         assert [item["attempt"] for item in answers.evidence("team", "mine")["items"]] == [3, 4, 5]
         assert [len(each["workers"]) for each in answers.job("team", "mine")["attempts"]] == [0, 0, 0, 2, 2]
         assert [item["worker"] for item in answers.logs("team", "mine")["items"]] == [1, 2, 3]

@@ -75,7 +75,7 @@ def test_thin_curves_have_the_whole_time_in_order_and_every_peak(points: Drawn, 
     assert max(_known(thin.values[slow]), default=0) == max(_known(full.values[slow]), default=0)
     known = _known(full.values["loss"])
     assert all(min(known) <= value <= max(known) + 1e-6 for value in _known(thin.values["loss"]))
-    # The last step of each attempt says what is done again.
+    # The last step of each attempt shows how many steps are repeated.
     for attempt in set(full.attempt):
         assert _last_step(thin, attempt) == _last_step(full, attempt)
 

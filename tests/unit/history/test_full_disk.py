@@ -1,4 +1,4 @@
-"""`history.recorder`: on a full disk nothing is acknowledged, what there is can be read, and it goes on when it can."""
+"""`history.recorder` acknowledges nothing while the disk is full, still answers reads, and continues when it can."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trainmaster.history.settings import HistorySettings
 from trainmaster_operator.api.kept_logs import KeptLog
 from trainmaster_operator.api.records import EvidenceRecord, LogRecord, Record, to_wire
 
-# Of now: the store that the recorder opens has the real clock.
+# The times are near now, because the recorder's store uses the real clock.
 START = float(int(time.time()) - 100)
 
 

@@ -1,4 +1,4 @@
-"""What is built and run is named by content: packages by hash, base images by digest, actions by commit."""
+"""Everything that is built or run is pinned by content: packages by hash, base images by digest, actions by commit."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_the_locks_hold_what_the_project_asks_for_and_all_that_this_needs(
         try:
             needs = map(Requirement, requires(name) or [])
         except PackageNotFoundError:
-            # Of another platform, or a part of the build.
+            # The package is for another platform, or is needed only for the build.
             continue
         for need in needs:
             if need.marker is None or need.marker.evaluate({"extra": ""}):

@@ -1,4 +1,4 @@
-"""What is in the wheels: the operator's has no local cluster, and the training loop as data (`pyproject.toml`)."""
+"""The operator's wheel contains the training loop as data and no local cluster (`pyproject.toml`)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Whatever stands in a kubeconfig, it is read as kubectl reads it, or one sentence names the file, the field and more.
+"""Any kubeconfig is read as kubectl reads it, or refused with a sentence that names the file and the field.
 
-The sentences are those of `kubeconfig.selection`; the official client's loader gets what passed.
+`kubeconfig.selection` writes these sentences. The official client's loader gets only files that passed.
 """
 
 from __future__ import annotations

@@ -192,7 +192,7 @@ def settled(of: Job, around: Observed) -> Observed:
 
 
 def decided(of: Job, around: Observed, now: float = NOW) -> Decision:
-    """What is decided; and the check that every decision must stand: the same observation again changes nothing."""
+    """Returns the decision, and checks that deciding again on the same observation changes nothing."""
     decision = decide(of, around, now, SETTINGS)
     again = decide(replace(of, status=decision.status), around, now, SETTINGS)
     third = decide(replace(of, status=again.status), around, now, SETTINGS)

@@ -1,4 +1,4 @@
-"""Histories that are written down: a fault in a simulated world, what it costs, and how the job goes on."""
+"""Scripted histories inject a fault into a simulated world, and check its cost and how the job continues."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_killed_container_is_found_by_either_way_of_reporting(watched: bool) -
 
 
 class TestBackOffWithoutStreams:
-    """Every failure is reported by an exit, and the kubelet makes the second one of a pod wait 10 s, then 20, 40 …"""
+    """Agents report every failure by exiting, and the kubelet delays a pod's restarts by 10 s, 20 s, 40 s and so on."""
 
     def world(self, failures: int = 3) -> World:
         world = World(failurePolicy={"maxRestarts": failures})

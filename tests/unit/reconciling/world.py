@@ -40,9 +40,9 @@ class World:
         self.room: Room | None = None
         # Training ends after so many steps.
         self.steps = 3
-        # The ranks can go on in a continued attempt.
+        # The ranks can continue in a continued attempt.
         self.able = False
-        # Training goes on and on.
+        # Training never ends.
         self.endless = False
         # The value of the annotation by which the user asks for a restart.
         self.restart_request: str | None = None
@@ -101,7 +101,7 @@ class World:
 
     @property
     def code(self) -> str | None:
-        """What the ConfigMap of the user's code holds: it is written before the job is."""
+        """Returns the digest of the code in the user's ConfigMap, which is written before the job."""
         return None if self.spec.code is None else self.spec.code.digest
 
     def push_code(self) -> None:
@@ -165,7 +165,7 @@ class World:
         self.version += 1
 
     def _check_continued(self, before: JobStatus, status: JobStatus) -> None:
-        """Who is in a continued attempt was in the one before, in the same place, or is ready to join it."""
+        """Checks that each member of a continued attempt had its place in the previous one, or is ready to join."""
         assert self.able, "ranks that can't continue were to"
         assert status.continues == (before.attempt if before.continues is None else before.continues)
         assert before.phase in ("Pending", "Starting", "Running") and status.phase == "Running"
@@ -328,7 +328,7 @@ class World:
         self.zombies.clear()
 
     def restart_operator(self, clock: float = 0.0) -> None:
-        """A new operator: lists everything anew, has received nothing from agents yet."""
+        """Starts a new operator, which lists all objects again and has no reports from agents yet."""
         self.operator = Operator(clock=clock, since=self.now + clock)
         self.sync(self.operator)
 
@@ -352,7 +352,7 @@ class World:
         return (self.status.phase in TERMINAL_PHASES or suspended) and not self.pods and self.replicas == 0
 
     def settle(self, rounds: int = 400) -> None:
-        """Without new faults every history comes to rest."""
+        """Runs rounds without new faults until the world is at rest."""
         self.end_zombies()
         for _ in range(rounds):
             if self.at_rest():
@@ -369,7 +369,7 @@ class World:
         assert len(self.writes) == writes, f"writes go on: {self.writes[writes:]}"
 
     def check(self) -> None:
-        """What is true at every moment."""
+        """Checks the properties that always hold."""
         attempts = [pod.annotation.attempt for pod in self.pods.values()]
         assert max(attempts, default=0) <= max(self.status.attempt, 1), "an assignment went out before the status"
         if self.child is not None and self.child.assignment is not None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # Ranks that can continue wait for so long after a peer's loss.
 CONTINUE_SECONDS = 3.0
-# Of its own, before a rank is ready to join.
+# A rank makes so many steps on its own before it is ready to join.
 PREPARED_STEPS = 3
 ACKED_SILENCE = HELD_SILENCE = 30.0
 
@@ -88,7 +88,7 @@ class Agents:
                     pod.reports[attempt] = pod.saved
             return
         if assignment.continues is not None and place not in assignment.absent:
-            # It is to go on, and has nothing to go on with.
+            # It should continue, but has no ranks that could.
             pod.say(self._world.now, attempt, "Failed", reason="AgentLost", exit_code=69)
             return
         if assignment.code != pod.code:
@@ -176,10 +176,10 @@ class Agents:
             pod.joined, pod.steps = group, steps
 
     def _report_by_exit(self, pod: Pod) -> None:
-        """Reports by exiting, where nobody watches.
+        """Reports by exiting if no operator is watching.
 
-        Ranks that only suffered wait for a newer attempt for 3 s, on Hold for longer. Who was acknowledged waits longer
-        too: the operator that knew may have died before it could write it down.
+        Ranks that aren't the cause wait 3 s for a newer attempt, and longer on Hold. A pod with an acknowledged report
+        waits longer too, because the operator that acknowledged it may have died before it wrote the status.
         """
         if (
             self._world.watched

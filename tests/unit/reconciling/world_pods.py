@@ -22,7 +22,7 @@ class Pod:
     worker: int
     annotation: Assignment
     created_at: float
-    # Of the node's clock to the world's.
+    # The difference between the node's clock and the world's.
     skew: float
     deleting: bool = False
     evicted: bool = False

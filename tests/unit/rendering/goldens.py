@@ -1,4 +1,4 @@
-"""Golden manifests: `python -m tests.unit.rendering.goldens` renders jobs/*.yaml into golden/*.yaml anew."""
+"""`python -m tests.unit.rendering.goldens` renders jobs/*.yaml into the golden manifests golden/*.yaml again."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def manifests(name: str) -> tuple[Manifest, ...]:
 
 
 def golden(name: str) -> str:
-    """What they look like."""
+    """Returns a job's manifests as the text of a golden file."""
     bodies = [dict(one.body) for one in manifests(name)]
     return yaml.dump_all(bodies, Dumper=_Dumper, sort_keys=False, width=120)
 

@@ -1,4 +1,4 @@
-"""A large `training` is written as JSON that is YAML: whoever reads the file gets the same values."""
+"""A large `training` is written as JSON that is also YAML, so every reader gets the same values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What jobs become, as files that a person can read, each valid by Kubernetes' own schemas."""
+"""Jobs render to readable golden files, and each object is valid by Kubernetes' own schemas."""
 
 from __future__ import annotations
 

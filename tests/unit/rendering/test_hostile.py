@@ -1,4 +1,4 @@
-"""Whatever a user writes comes out as data: the same text, byte for byte, and the structure is as without it."""
+"""A user's text is rendered as data: it is the same byte for byte, and doesn't change the structure."""
 
 from __future__ import annotations
 

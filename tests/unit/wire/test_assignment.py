@@ -179,7 +179,7 @@ def test_jobs_hardly_meet() -> None:
 
 @given(uids, uids, attempts)
 def test_two_jobs_that_met_part_again(one: str, other: str, attempt: int) -> None:
-    """Also where both go on at the same pace: unless their uids agree in far more than chance has it."""
+    """This holds even if both jobs make attempts at the same pace, unless their uids agree far more than by chance."""
     if one != other:
         shared = sum(master_port(one, attempt + later) == master_port(other, attempt + later) for later in range(50))
         assert shared <= 1

@@ -1,4 +1,4 @@
-"""Whatever comes over the wire is parsed or refused: no parser raises anything but its own exception."""
+"""Any message is parsed or refused, and a parser raises only its own exception."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One report holds of all that is reported of one worker in one attempt."""
+"""If there are several reports about a worker in an attempt, one of them counts."""
 
 from __future__ import annotations
 

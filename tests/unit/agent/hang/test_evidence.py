@@ -1,4 +1,4 @@
-"""What is collected of ranks in a stall: who is waited for, and what a rank waits for by its stacks and its source."""
+"""In a stall the agent collects evidence, and finds from a rank's stacks and source what the rank is waiting for."""
 
 from __future__ import annotations
 

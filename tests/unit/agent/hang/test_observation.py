@@ -1,4 +1,4 @@
-"""What is read of the ranks' progress files, when they count as up, and what is published of them."""
+"""The agent reads the ranks' progress files, decides when the ranks count as up, and publishes their progress."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_only_a_new_step_or_section_is_progress(tmp_path: Path) -> None:
 
 
 def counter(path: Path, step: int) -> None:
-    """What trainloop's `Progress` writes in every step."""
+    """Writes a step as trainloop's `Progress` does in every step."""
     path.write_bytes(step.to_bytes(8, "little", signed=True))
 
 
@@ -84,7 +84,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def a_run(folder: Path, attempt: int, first: int, present: int, at: float = 100.0, regrouped_at: float = 0.0) -> Any:
-    """What an observation reads of a run whose ranks write nothing but files."""
+    """Returns a run whose ranks write only files, with the fields that an observation reads."""
     return SimpleNamespace(
         attempt=attempt,
         folder=str(folder),
@@ -176,7 +176,7 @@ def test_a_rank_that_is_idle_in_the_attempt_has_no_part_in_a_hang(folder: Path) 
     (folder / "progress.5").write_text('{"step": 7, "continuing": "able", "group": 3}')
     observation.poll(True, at(100.5))
     assert observation.states(120.5).keys() == {5}
-    # It has said so of another attempt, and doesn't come to this one's group.
+    # It was idle in another attempt, and doesn't join this one's group.
     (folder / "progress.4").write_text('{"step": 1, "continuing": "idle", "group": 2}')
     observation.refresh(121.0)
     assert observation.states(121.5).keys() == {4, 5}

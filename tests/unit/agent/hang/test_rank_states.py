@@ -1,4 +1,4 @@
-"""Which rank of a stalled job is named: of all that are known the one that stopped first."""
+"""In a stalled job, the rank that stopped first among all known ranks is named."""
 
 from __future__ import annotations
 

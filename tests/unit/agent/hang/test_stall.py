@@ -1,4 +1,4 @@
-"""What a worker does about its own stall, action by action: the leader's conclusion, another leader's, or its own."""
+"""A stalled worker acts on its leader's conclusion, then on the next leader's, and finally on its own."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def answer(worker: int, *states: RankState, first: int | None = None, more: bool
 @pytest.mark.parametrize(
     ("answers", "steps", "concluded"),
     [
-        # Nothing is known of worker 1; or no more than of those that wait for it.
+        # Worker 1's step is unknown, or the same as the step of those that wait for it.
         ({0: late(5), 2: late(5)}, {1: -1}, (1,)),
         ({0: late(5), 2: late(6)}, {1: 5}, (1,)),
         ({0: late(5)}, {1: 4, 2: 5}, (1, 2)),

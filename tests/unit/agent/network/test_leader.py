@@ -130,11 +130,11 @@ def stops(actions: list[Action]) -> set[float]:
     return sent_stops | {message.after_seconds for message in delivered(actions) if isinstance(message, Stop)}
 
 
-# Who may go on
+# Workers that may continue
 
 
 def able(watched: bool = True, **assigned: Any) -> Table:
-    """Three workers that can go on, and an operator that watches."""
+    """Returns three workers that can continue, and an operator that watches."""
     table = Table()
     table.assign(3, 3, **assigned)
     table.join(1)
@@ -211,7 +211,7 @@ def test_a_worker_that_does_not_lead_stops_nothing_by_its_own_table() -> None:
     assert stops(table.leader.receive(own, at(0), leads=False)) == set()
 
 
-# Who joins
+# Workers that join
 
 
 def test_who_joins_is_sent_how_things_stand() -> None:
@@ -390,7 +390,7 @@ def test_of_a_workers_attempts_the_last_ones_are_kept() -> None:
 
 
 def stream_of(table: Table) -> list[dict[str, Any]]:
-    """What an operator that begins to watch is sent."""
+    """Returns the lines that are sent to an operator when it begins to watch."""
     (published,) = [action for action in table.leader.watch(STREAM, at(table.now)) if isinstance(action, SendToStreams)]
     table.leader.unwatch(STREAM, at(table.now))
     assert published.peers == (STREAM,)

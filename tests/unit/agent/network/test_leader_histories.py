@@ -1,7 +1,7 @@
 """Random histories of a leader: followers come, go and report in any order, attempts and operators come and go.
 
-Whatever has happened: an operator that begins to watch is shown what was reported, as one that has watched all along
-was; nothing is sent to a connection that isn't there; nobody speaks for another; and what is kept has its bounds.
+In every history, an operator that begins to watch sees the same reports as an operator that has watched all along.
+Nothing is sent to a closed connection, no worker reports for another, and the leader's memory is bounded.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class History:
                     self.streams.remove(action.peer)
 
     def check_stop(self, line: dict[str, Any]) -> None:
-        """Nobody is given time to go on where a worker has reported that it can't."""
+        """If a worker has reported that it can't continue, no worker is given time to continue."""
         if line["type"] == "stop" and line["afterSeconds"] == CONTINUE_SECONDS:
             failed = line["report"]["worker"]
             others = self.table.leader._reports.of(self.attempt, set(range(WORKERS)) - {failed})
@@ -175,7 +175,7 @@ def lost(report: dict[str, Any]) -> bool:
 
 
 def facts(shown: list[dict[str, Any]]) -> dict[tuple[Any, ...], Any]:
-    """What lines of a stream say, by what they say it of."""
+    """Returns the facts in a stream's lines, by the worker or report that they are about."""
     found: dict[tuple[Any, ...], Any] = {}
     for line in shown:
         if line["type"] == "hello":

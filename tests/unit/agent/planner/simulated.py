@@ -40,7 +40,7 @@ def continued(attempt: int, *absent: int, continues: int = 1, **changes: Any) ->
 
 
 class Agent:
-    """Worker 1's agent, one life after the other: `saved` is what stands in the pod's emptyDir."""
+    """Simulates worker 1's agent through its restarts. `saved` is the report in the pod's emptyDir."""
 
     def __init__(self, saved: SavedReport | None = None, contact: LeaderContact = WATCHED, **environ: str) -> None:
         variables = {**environment(), "TRAINMASTER_WORKER": str(WORKER), "TRAINMASTER_POD_UID": UID, **environ}
@@ -106,7 +106,7 @@ class Agent:
 
     @property
     def names(self) -> list[str]:
-        """What was performed, by name."""
+        """Returns the names of the actions that were performed."""
         return [type(action).__name__ for action in self.performed]
 
     @property

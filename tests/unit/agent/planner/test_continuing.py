@@ -1,4 +1,4 @@
-"""Ranks that go on in a continued attempt: which are woken, killed and started again, and what is reported of them."""
+"""In a continued attempt, the agent wakes some ranks, kills and restarts others, and reports on all of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FAR = LeaderContact(0, True, MasterContact(False, False, "unknown"))
 
 
 def pair(contact: LeaderContact | None = None, **environ: str) -> Agent:
-    """Worker 1's ranks 2 and 3, forked as pids 12 and 13, which run and can go on."""
+    """Returns worker 1 with ranks 2 and 3, forked as pids 12 and 13. Both run and can continue."""
     agent = Agent(NPROC_PER_NODE="2", **environ)
     agent.forks = agent.wraps_ranks = True
     if contact is not None:
@@ -39,7 +39,7 @@ def says(agent: Agent, words: dict[int, str], groups: dict[int, int] | None = No
 
 
 def single(**environ: str) -> Agent:
-    """Worker 1's only rank, which can go on."""
+    """Returns worker 1 with a single rank, which can continue."""
     agent = Agent(**environ).run().give(events.RanksUp(1))
     return says(agent, {0: "able"})
 

@@ -76,7 +76,7 @@ class Histories(RuleBasedStateMachine):
         self.check()
 
     def check(self) -> None:
-        """What was performed since the last check, in its order."""
+        """Checks the actions performed since the last check, in their order."""
         agent = self.agent
         for action in agent.performed[self.checked :]:
             if isinstance(action, actions.Terminate):
@@ -113,7 +113,7 @@ class Histories(RuleBasedStateMachine):
             self.running = None
 
     def check_adopted(self, action: actions.Adopt) -> None:
-        """What runs, or is prepared, belongs to one attempt at a time, and goes on unstopped."""
+        """Checks that running or prepared ranks belong to one attempt, and that an adopted run isn't being stopped."""
         state, attempt = self.agent.state, action.assignment.attempt
         assert attempt not in self.launched, "an attempt never runs twice here"
         assert action.assignment.continues is not None and self.agent.saved is not None
@@ -124,7 +124,7 @@ class Histories(RuleBasedStateMachine):
         assert not (continues_here and state.run is not None and state.run.stopping), "an adopted run isn't stopped"
 
     def check_regrouped(self, action: actions.Regroup) -> None:
-        """A process that is told of a group is in no other, and nobody takes the place of one that lives."""
+        """Checks that a process is in one group only, and that nobody replaces a process that is alive."""
         assert self.reported[action.assignment.attempt].attempt == action.assignment.attempt, "published before"
         present = {self.living[rank] for rank in action.assignment.present(1, 2) if rank in self.living}
         assert not present & set(action.killed)
@@ -301,7 +301,7 @@ class Histories(RuleBasedStateMachine):
             assert self.agent.saved.report == ended
 
     def teardown(self) -> None:
-        """Whatever has happened: without an operator, every end leaves by exit, and SIGTERM ends the agent."""
+        """After any history: without an operator, the agent reports every end by exiting, and SIGTERM ends it."""
         agent = self.agent
         if agent.exit_code is not None:
             self.restart()

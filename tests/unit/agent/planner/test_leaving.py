@@ -1,4 +1,4 @@
-"""When a report is made by exiting (docs/protocol.md, "The sure way")."""
+"""The agent decides when to report by exiting (docs/protocol.md, "The sure way")."""
 
 from __future__ import annotations
 

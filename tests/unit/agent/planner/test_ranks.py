@@ -1,4 +1,4 @@
-"""How ranks' ends become this worker's, and when ranks are ended."""
+"""The ends of ranks become the end of their worker, and the agent decides when to stop the other ranks."""
 
 from __future__ import annotations
 

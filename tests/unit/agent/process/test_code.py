@@ -157,7 +157,7 @@ def test_a_bomb_is_ended(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_archive_that_changes_between_two_readings_is_refused(place: Place) -> None:
-    """Who may write to a claim may change a file that was found to be the archive."""
+    """Anyone who can write to a claim can change the archive after its digest was checked."""
     place.bring(("train.py", b"one"))
     signed = archive(("train.py", b"two"))
     path = place.root / "code.tar.gz"

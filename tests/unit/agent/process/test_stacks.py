@@ -47,7 +47,7 @@ def test_the_kernels_view_says_of_each_thread_whether_it_runs_or_where_it_waits(
         pool.submit(wait)
         waiting, until = native_id.get(), time.monotonic() + 20
         try:
-            # It comes to its wait when the machine lets it.
+            # The thread needs a moment to reach its wait, longer on a busy machine.
             while (lines := thread_lines())[waiting] == "runs" and time.monotonic() < until:
                 time.sleep(0.001)
         finally:

@@ -14,7 +14,7 @@ from trainmaster_operator.agent.progress.log_rules import LineMatcher, read_fiel
 
 
 def read(rules: LineMatcher, *lines: str, unfinished: str = "") -> dict[str, Any]:
-    """What the lines mean, as they would come in one piece."""
+    """Returns the progress in the lines, which arrive in one piece."""
     encoded = [line.encode() for line in lines]
     rules.read(b"\n".join([*encoded, unfinished.encode()]), encoded, unfinished.encode())
     return {} if rules.progress is None else rules.progress.to_wire()
@@ -122,7 +122,7 @@ def test_a_bar_of_tqdm_is_read_as_tqdm_draws_it() -> None:
 
 
 def test_a_bar_for_each_epoch_is_added_up() -> None:
-    """Steps never go back: they would be taken for work done again."""
+    """Steps never go back, because they would count as repeated work."""
     rules = LineMatcher("", "tqdm")
     first = read(rules, *drawn(total=4))
     assert (first["step"], first["totalSteps"]) == (4, 4), "one bar may be all of the training"
@@ -180,7 +180,7 @@ def test_a_pattern_of_the_jobs_own() -> None:
     }
     assert read(rules, line.format("1,201", "nan", "?"))["step"] == 1201
     assert rules.progress is not None and rules.progress.loss == 0.0015, "what isn't a number says nothing"
-    # Of what came at once the newest counts.
+    # If several lines arrive together, the newest one counts.
     assert read(rules, line.format(1202, 1, 2), line.format(1203, 1, 2))["step"] == 1203
 
 

@@ -1,4 +1,4 @@
-"""Which of all that is known of a rank counts, and what is watched for hangs."""
+"""The agent chooses among a rank's sources of progress, and decides which of them to watch for hangs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Hugging Face's Trainer reports becomes progress; what isn't such a report says nothing."""
+"""Reports of Hugging Face's Trainer become progress. Everything else is ignored."""
 
 from __future__ import annotations
 

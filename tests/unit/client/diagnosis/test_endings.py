@@ -1,4 +1,4 @@
-"""The end of a log is told in a person's words, and what nobody knows is shown as it is."""
+"""The end of a log is explained in plain words; an unknown ending is shown unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job whose own program isn't in the image is told first how to bring it along."""
+"""If the job's program isn't in the image, the first advice explains how to upload it."""
 
 from __future__ import annotations
 

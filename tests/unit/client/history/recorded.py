@@ -1,8 +1,8 @@
-"""A history with a realistic job in it, and its HTTP interface as a transport.
+"""Provides a history with a realistic job, and its HTTP interface as a transport.
 
 `bert-mrpc` trained on 8 ranks (two on each of 4 workers) from step 0 to 1000 in four attempts: rank 5 ran out of
-memory, a node was lost, rank 2 hung, and each time steps were done again. Rank 6 is slow from the third attempt on.
-The first half hour has been thinned to a point in 10 s, the rest still has one in 2 s.
+memory, a node was lost, rank 2 hung, and each time steps were repeated. Rank 6 is slow from the third attempt on.
+The first half hour has been thinned to one point every 10 s; the rest still has one every 2 s.
 """
 
 from __future__ import annotations

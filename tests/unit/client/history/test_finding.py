@@ -1,4 +1,4 @@
-"""Where a history is found, in which order, and by which token it knows who asks."""
+"""The client looks for the history in a fixed order, and sends the token that identifies the viewer."""
 
 from __future__ import annotations
 

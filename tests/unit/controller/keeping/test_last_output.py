@@ -69,7 +69,7 @@ class World:
         return found
 
     def prints(self, *chunks: str | float, ends: bool = True) -> None:
-        """What bert-1 still prints, and how many seconds pass in between."""
+        """Sets bert-1's remaining output: texts, and the seconds between them."""
 
         async def follow() -> AsyncIterator[bytes]:
             for chunk in chunks:

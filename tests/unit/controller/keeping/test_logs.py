@@ -48,7 +48,7 @@ def test_an_older_log_comes_first_and_loses_its_beginning() -> None:
 
 
 def test_one_pods_log_leaves_the_others_theirs() -> None:
-    """Of 1,000 workers, one after the other is drained."""
+    """The 1,000 workers are drained one after the other."""
     shares = share_out(range(1_000), 512 * 1024, {0})
     assert shares[0] == LONGEST_LOG and shares[999] > 400 and sum(shares.values()) <= 512 * 1024
     data: dict[str, str | None] = {}

@@ -71,7 +71,7 @@ class World:
         )
 
     def put(self, raw: dict[str, Any]) -> dict[str, Any]:
-        """Write a job as the API server has it then."""
+        """Writes a job, and returns it as the API server stores it."""
         stored = self.cluster.put(JOBS, raw)
         self.store.upsert(JOBS, stored)
         return stored

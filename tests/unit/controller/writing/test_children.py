@@ -73,7 +73,7 @@ async def test_a_late_apply_of_an_operator_that_was_deposed_loses() -> None:
 
 @pytest.mark.parametrize(("changes", "applied"), [(1, True), (2, True), (3, False)])
 async def test_a_set_whose_status_alone_has_moved_on_is_applied_to_all_the_same(changes: int, applied: bool) -> None:
-    """As pods come and go while the watch is behind; not for ever, because others wait for this pass."""
+    """The status changes while pods come and go and the watch lags. Retries are limited: other jobs are waiting."""
     world = World()
     await world.write(b.child("StatefulSet"))
     apply, left = world.cluster.apply, changes

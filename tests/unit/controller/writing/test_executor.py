@@ -362,7 +362,7 @@ async def test_nobody_waits_for_the_last_lines_of_a_spare() -> None:
         "worker-2.log": "step 1\n",
     }
     read = [name for verb, _, name in world.cluster.order if verb == "log"]
-    # Of an empty one the log of the container before is read too, as always.
+    # If a log is empty, the previous container's log is read too, as always.
     assert (read.count("bert-1"), read.count("bert-3")) == (1, 2)
 
 

@@ -60,7 +60,7 @@ def test_an_agent_that_was_well_and_only_out_of_the_kubelets_reach_gets_a_remedy
 
 
 def test_an_old_kill_explains_no_later_stop() -> None:
-    """Of a rank that the next attempt's failure elsewhere has stopped."""
+    """In the next attempt, a failure elsewhere has stopped the rank."""
     failed, stopped = said(0, "Failed", 2), said(1, "Stopped", 2, exit_code=143)
     before = running(2, pod_restart_counts=[0, 1])
     given = around(failed, stopped, given=killed(1, ago=50.0), ago=50.0, attempt=2)

@@ -141,7 +141,7 @@ def test_a_bystander_alone_starts_the_next_attempt_and_the_culprit_corrects_the_
 
 
 def test_a_container_that_ended_after_its_agents_report_of_an_attempt_ended_that_one_however_young_it_is() -> None:
-    """Its peer is faster; the kubelet's crash back-off has its pod replaced, so no later life of it will say so."""
+    """Its peer reports first. The pod never reports: because of the kubelet's crash back-off, it is replaced."""
     opened = running(2, ago=2.4, restarts=1, pod_restart_counts=[0, 1])
     peer = said(0, "Failed", 2, reason="Error", culprit=False)
     pair = [pod(1, worker_container=container("terminated", restarts=1, end=ended(137, ago=ago))) for ago in (1, 2.3)]

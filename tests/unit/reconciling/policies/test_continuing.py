@@ -71,7 +71,7 @@ def why(decision: Decision) -> str:
 
 
 def assigned(decision: Decision, *spec: Any, **fields: Any) -> Assignment:
-    """What the pods are assigned after a decision."""
+    """Returns the assignment that pods get after a decision."""
     of = job(decision.status, **{"workers": WORKERS, **fields})
     return desired_assignment(situation(of, observed(given=all_pods())))
 
@@ -520,7 +520,7 @@ class TestElastic:
         of = job(without(2, worker_order=[0, 1, 2]), workers=2, spares=1, **self.spec)
         decision = decided(of, around)
         assert (shape(decision), decision.status.workers.spares) == (("Running", 2, 1, [2]), 1)
-        # All ranks start anew, and worker 1 isn't there.
+        # All ranks start again, without worker 1.
         anew = observed(said(0, "Failed", 2), said(2, "Starting", 2), given=[pod(0), pod(2)], attempt=2)
         assert decided(of, anew).status.worker_order == [0, 2]
 

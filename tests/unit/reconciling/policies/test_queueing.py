@@ -109,7 +109,7 @@ def test_pods_wait_until_it_is_known_what_the_flavor_means() -> None:
     unread = replace(around(workload(admitted=2)), flavors={})
     decision = decided(job(queued(), **KUEUE), unread)
     assert (decision.status.phase, kinds(decision)) == ("Suspended", [])
-    # An operator that has just started knows no flavors: what trains goes on, and nothing is rendered without them.
+    # A new operator hasn't read the flavors yet: running jobs continue, and it renders nothing until it has.
     restarted = replace(around(workload(admitted=2, pods_ready=True), given=pods(), reports=all_up()), flavors={})
     decision = decided(job(running(), **KUEUE), restarted)
     assert decision.status.phase == "Running"
@@ -188,7 +188,7 @@ def test_after_an_eviction_only_some_go_straight_back_into_the_queue(reason: str
 
 @pytest.mark.parametrize("spec", [{}, {"runPolicy": {"suspend": True}}, ELASTIC])
 def test_a_deactivated_workload_is_neither_resumed_nor_replaced_by_an_active_one(spec: dict[str, Any]) -> None:
-    """Whoever set `spec.active: false` would else be passed over by a suspension, or by kubectl scale."""
+    """Otherwise a suspension, or kubectl scale, would override the user who set `spec.active: false`."""
     off = workload(active=False, evicted="Deactivated", message="The workload is deactivated")
     decision = decided(job(queued(1), **{**KUEUE, **spec}), around(off))
     assert decision.status.phase == "Suspended"

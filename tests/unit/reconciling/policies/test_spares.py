@@ -173,7 +173,7 @@ def test_a_spare_on_a_node_that_isnt_avoided_and_whose_agent_has_joined_comes_fi
 
 
 class TestReplacedByTheOperator:
-    """The attempt goes on with a spare while the operator replaces the pod."""
+    """The next attempt uses a spare while the operator replaces the pod."""
 
     def test_a_pod_that_the_kubelet_would_keep_waiting(self) -> None:
         report = said(1, "Failed", exit_code=1)
@@ -303,7 +303,7 @@ class TestElastic:
         assert decided(of, around(attempt=2)).status.phase == "Running"
 
     def test_a_spare_that_is_to_grow_the_group_stands_in_for_nobody(self) -> None:
-        """Or its index would stand in the assignment twice."""
+        """Otherwise its index would be in the assignment twice."""
         of = with_spare(workers=3, **ELASTIC)
         decision = decided(of, around(pod(0, phase="Failed", reason="Evicted")))
         assert decision.status.worker_order == [0, 1]

@@ -24,7 +24,7 @@ def decide(request: str, status: JobStatus, around: Observed | None = None, now:
 
 
 def settled() -> JobStatus:
-    """What a job's status is without a request."""
+    """Returns a running job's status without a request for stacks."""
     return decide("", running()).status
 
 

@@ -1,4 +1,4 @@
-"""Where the time goes. Each history says what was observed, and what the books then say."""
+"""The status accounts for a job's time. Each history lists observations and the accounts that follow from them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trainmaster_operator.wire.ranks import RankProgress
 
 
 def spent(status: JobStatus) -> dict[str, float]:
-    """What isn't zero."""
+    """Returns the categories of time that aren't zero."""
     assert status.time_spent is not None
     return {name: seconds for name in TIME_CATEGORIES if (seconds := getattr(status.time_spent, name))}
 
@@ -101,7 +101,7 @@ class TestBeforeTheFirstStep:
         }  # fmt: skip
 
     def test_a_script_that_says_only_when_its_first_step_was_done_has_loaded_until_then(self) -> None:
-        """`trainloop.recovery` reports no seconds of a step. Of eleven, ten took 20 s since the first was done."""
+        """`trainloop.recovery` doesn't report the seconds of a step. Of 11 steps, the last 10 took 20 s."""
         status = running(1, ago=0, start_time=to_text(NOW))
         reported = {"step_seconds": None, "start_step": 60}
         slow = go_on(status, trained(71, 30, first_step_at=NOW + 10, **reported), 30)
