@@ -1,4 +1,4 @@
-"""Verification by RFC 8032 in pure Python, against its own vectors, the library, and what attackers bring."""
+"""Signatures are verified by RFC 8032 in pure Python: its own vectors, the library's signatures, and attacks."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ MALFORMED = {
 
 @pytest.mark.parametrize("encoded", [*SMALL_ORDER, *MALFORMED.values()])
 def test_points_that_are_no_key_are_refused(encoded: str) -> None:
-    """To a key of small order, the signature (R = any multiple of it, S = 0) fits many messages unmade."""
+    """With a key of small order, the signature (R = any multiple of it, S = 0) fits many messages that nobody signed."""
     public_key = bytes.fromhex(encoded)
     assert not ed25519.is_key(public_key)
     for point in SMALL_ORDER:

@@ -82,7 +82,7 @@ def test_a_killed_container_is_found_by_either_way_of_reporting(watched: bool) -
 
 
 class TestBackOffWithoutStreams:
-    """Agents report every failure by exiting, and the kubelet delays a pod's restarts by 10 s, 20 s, 40 s and so on."""
+    """Agents report every failure by exiting. The kubelet delays a pod's second restart by 10 s, then 20 s and so on."""
 
     def world(self, failures: int = 3) -> World:
         world = World(failurePolicy={"maxRestarts": failures})

@@ -98,7 +98,7 @@ def a_run(folder: Path, attempt: int, first: int, present: int, at: float = 100.
 
 
 def observe(folder: Path, processes: int = 2) -> Observation:
-    """Ranks 4 and up of worker 2, started at 100 s."""
+    """Returns an observation of worker 2, whose ranks 4 and up started at 100 s."""
     environ = {"TRAINMASTER_WORKER": "2", "NPROC_PER_NODE": str(processes), "TRAINMASTER_PROGRESS_TIMEOUT": "10"}
     settings = read_settings({**environment(), **environ, "TRAINMASTER_STATE_DIR": str(folder.parent)})
     return Observation(settings, a_run(folder, 3, 4, settings.processes))
@@ -194,7 +194,7 @@ def test_a_decision_reads_the_step_anew(folder: Path) -> None:
 
 
 def test_a_rank_that_joins_is_read_less_and_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may load for minutes; at first it is read often, because others form their group in a fraction of a second."""
+    """It may load for minutes. At first it is read often, because others form their group in a fraction of a second."""
     settings = read_settings({**environment(), "TRAINMASTER_WORKER": "0"})
     monkeypatch.setattr(observation, "time", SimpleNamespace(monotonic=lambda: 100.0))
     ranks = Observation(settings, a_run(tmp_path / "progress", 2, 0, 0, regrouped_at=1.0))

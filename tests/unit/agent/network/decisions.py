@@ -1,4 +1,4 @@
-"""A leader or a follower whose methods return the actions that they requested."""
+"""Wraps a leader or a follower so that its methods return the actions that they requested."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trainmaster_operator.agent.network.messages import Action
 
 
 class Decisions:
-    """Decisions passes everything to what `make` makes of a place for actions."""
+    """Decisions passes every call to the object that `make` returns."""
 
     def __init__(self, make: Callable[[Callable[[Action], None]], Any]) -> None:
         self._actions: list[Action] = []

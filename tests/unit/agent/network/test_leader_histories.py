@@ -25,7 +25,7 @@ from .test_leader import START, Table, at, lines
 
 WORKERS = 4
 ALL_ALONG = 5_000
-"""The stream of an operator that watches from the beginning."""
+"""The stream belongs to an operator that watches from the beginning."""
 
 
 class Step(NamedTuple):
@@ -42,7 +42,7 @@ STEPS = st.lists(
             ["join", "leave", "report", "report", "report", "progress", "stall", "assign", "watch", "unwatch"]
         )
         | st.sampled_from(["wait", "impersonate", "rejoin"]),
-        # One worker more than the job has.
+        # This is one worker more than the job has.
         st.integers(0, WORKERS),
         st.integers(1, 6),
         st.sampled_from(STATES),
@@ -53,18 +53,18 @@ STEPS = st.lists(
 
 
 class History:
-    """A leader, what the world did to it, and what it showed."""
+    """Holds a leader, the events that it was given, and the lines that it showed."""
 
     def __init__(self) -> None:
         self.table = Table(workers=WORKERS, attempt=1)
         self.attempt = 1
         self.peers: dict[int, tuple[int, str]] = {}
-        """Worker and uid of each connection that has joined and wasn't closed."""
+        """The worker and uid of each connection that has joined and isn't closed."""
         self.streams: list[int] = []
         self.count = 100
         self.reported: dict[tuple[int, int], Report] = {}
         self.shown: dict[tuple[Any, ...], Any] = {}
-        """What the operator that watches all along has been shown last of each thing."""
+        """The latest line about each fact, as shown to the operator that watches all along."""
         self.open_stream(ALL_ALONG)
         for worker in range(1, WORKERS):
             self.join(worker, f"uid-{worker}")
@@ -159,7 +159,7 @@ class History:
         for key, report in reports.items():
             assert report == self.reported.get(key, Report(0, 0, "", "Failed")).to_wire() or lost(report)
         missing = {key for key in self.reported if key[0] == self.attempt and key[1] < WORKERS} - reports.keys()
-        # A worker that reported of attempts ahead of the leader keeps the newest of them.
+        # If a worker has reported in attempts ahead of the leader, the newest of these reports is kept.
         assert all(sum(worker == key[1] for _, worker in reports) >= KEPT_ATTEMPTS for key in missing)
         for worker in range(WORKERS + 1):
             assert sum(key[1] == worker for key in reports) <= KEPT_ATTEMPTS
@@ -170,7 +170,7 @@ class History:
 
 
 def lost(report: dict[str, Any]) -> bool:
-    """Whether the leader itself has made a report: of a worker that didn't answer in a stall."""
+    """Returns whether the leader itself made a report about a worker that didn't answer in a stall."""
     return report["reason"] == "AgentLost"
 
 

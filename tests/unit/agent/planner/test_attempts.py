@@ -1,4 +1,4 @@
-"""Which attempt runs here: assignments, what is saved, what comes before the ranks, and who gets a report."""
+"""The planner accepts assignments, saves them, runs setup before the ranks, and sends reports."""
 
 from __future__ import annotations
 

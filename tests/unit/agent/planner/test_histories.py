@@ -28,7 +28,7 @@ SECONDS = st.sampled_from([0.1, 0.5, 3.0, 31.0])
 
 
 class Histories(RuleBasedStateMachine):
-    """One pod: its state folder outlives the agent's lives, its processes don't."""
+    """Simulates one pod: its state folder outlives restarts of the agent, its processes don't."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,11 +42,11 @@ class Histories(RuleBasedStateMachine):
         self.terminating = False
         self.reported: dict[int, Report] = {}
         self.is_asked_for = False
-        """Whether this life of the agent has started a warm process, or found out that it can't."""
+        """Whether the agent, since its last restart, has started a warm process or found out that it can't."""
         self.given_up = False
         self.pid = 100_000
         self.living: dict[int, int] = {}
-        """Pids of this life's ranks whose end hasn't been seen, by local rank."""
+        """The pids of ranks started since the agent's last restart whose end hasn't been seen, by local rank."""
 
     def give(self, *given: events.Event) -> None:
         for event in given:
@@ -67,7 +67,7 @@ class Histories(RuleBasedStateMachine):
             self.check()
 
     def restart(self) -> None:
-        """The kubelet starts the container again: the file with the assignment is read at once."""
+        """Restarts the container as the kubelet does; the agent reads the file with the assignment at once."""
         self.agent.crash_after, self.running, self.terminating = None, None, False
         self.is_asked_for = self.given_up = False
         self.living = {}
@@ -152,7 +152,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def bring_up_ranks_that_can_go_on(self) -> None:
-        """Random rules seldom come so far."""
+        """Brings up ranks that can continue, because random rules seldom get so far."""
         self.agent.forks = True
         self.current = assignment(self.current.attempt + 1)
         self.give(events.AssignmentReceived(self.current))
@@ -224,7 +224,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def fork_nothing(self) -> None:
-        """The warm process has refused, or was ended: ranks start cold, or none at all."""
+        """Forks no ranks: the warm process refused or was ended, so ranks start cold or not at all."""
         run = self.agent.state.run
         if run is not None and run.awaited and not run.ranks:
             self.give(events.NothingForked() if run.stopping else events.LauncherStarted(10 * self.agent.pid + 9))

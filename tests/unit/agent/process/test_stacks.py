@@ -1,4 +1,4 @@
-"""Stacks of ranks: who is asked for them, and what is kept of them."""
+"""The agent asks ranks for their stacks, and keeps a part of each."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_kernels_view_says_of_each_thread_whether_it_runs_or_where_it_waits(
         finally:
             ended.set()
     assert lines[threading.get_native_id()] == "runs"
-    # Some kernels keep the place to themselves.
+    # Some kernels don't show the place.
     assert re.fullmatch(r"waits in [a-z_]+|S \(sleeping\)", lines[waiting])
 
 

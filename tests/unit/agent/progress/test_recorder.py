@@ -25,7 +25,7 @@ FRAMES = [
 
 
 def entry(number: int, state: str = "completed", **fields: Any) -> dict[str, Any]:
-    """One collective of the default group."""
+    """Returns one collective of the default group."""
     return {
         "collective_seq_id": number,
         "frames": FRAMES,

@@ -101,7 +101,7 @@ class TestBeforeTheFirstStep:
         }  # fmt: skip
 
     def test_a_script_that_says_only_when_its_first_step_was_done_has_loaded_until_then(self) -> None:
-        """`trainloop.recovery` doesn't report the seconds of a step. Of 11 steps, the last 10 took 20 s."""
+        """`trainloop.recovery` doesn't report how long a step takes. The steps after the first took 20 s together."""
         status = running(1, ago=0, start_time=to_text(NOW))
         reported = {"step_seconds": None, "start_step": 60}
         slow = go_on(status, trained(71, 30, first_step_at=NOW + 10, **reported), 30)
