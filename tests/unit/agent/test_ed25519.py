@@ -105,7 +105,7 @@ MALFORMED = {
 
 @pytest.mark.parametrize("encoded", [*SMALL_ORDER, *MALFORMED.values()])
 def test_points_that_are_no_key_are_refused(encoded: str) -> None:
-    """With a key of small order, the signature (R = any multiple of it, S = 0) fits many messages that nobody signed."""
+    """With a key of small order, the signature (R = any multiple of it, S = 0) fits many unsigned messages."""
     public_key = bytes.fromhex(encoded)
     assert not ed25519.is_key(public_key)
     for point in SMALL_ORDER:

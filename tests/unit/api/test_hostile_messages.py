@@ -44,7 +44,7 @@ STATUS: dict[str, Any] = {
 
 
 def as_text(value: Any) -> str | None:
-    """A value as it travels; None where Python itself can't write it that deep."""
+    """Returns a value as JSON text, or None if it is too deep for Python to write."""
     try:
         return json.dumps(value)
     except (RecursionError, ValueError):

@@ -12,7 +12,7 @@ from bench.programs.parts import PARTS, own_parts
 
 
 class Model:
-    """A model of DDP that remembers whether it may send gradients."""
+    """Stands for a model of DDP, and remembers whether it may send gradients."""
 
     sends = True
 

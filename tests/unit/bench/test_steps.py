@@ -10,7 +10,7 @@ from bench.clusters.steps import Steps
 
 
 def written(path: Path, lines: list[tuple[float, int, int, int]], parts: int = 1) -> Steps:
-    """Returns what ranks have written down: time, attempt, rank and step, of so many of 12 micro-batches each."""
+    """Returns steps as ranks write them: time, attempt, rank and step, each with so many of 12 micro-batches."""
     path.write_text(
         "".join(f"{at:.4f} {attempt} {rank} 1{rank} {step} {parts} 12\n" for at, attempt, rank, step in lines)
     )
@@ -92,6 +92,6 @@ def test_steps_with_a_smaller_batch_are_those_after_the_fault(tmp_path: Path) ->
 
 
 def test_a_step_that_a_rank_was_lost_after_lacks_nothing(tmp_path: Path) -> None:
-    """Rank 1 had its samples in step 15, and was lost before it wrote that down."""
+    """Rank 1 had its samples in step 15, and was lost before it recorded them."""
     lines = [*((float(step), 2, rank, step) for step in range(11, 15) for rank in range(2)), (15.0, 2, 0, 15)]
     assert written(tmp_path / "steps", lines, parts=6).shares(1, 20.0) == [1.0] * 4

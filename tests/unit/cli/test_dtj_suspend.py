@@ -1,4 +1,4 @@
-"""`kubectl dtj suspend`, `resume` and `scale`: one small patch, or none."""
+"""`kubectl dtj suspend`, `resume` and `scale` send one small patch, or none."""
 
 from __future__ import annotations
 

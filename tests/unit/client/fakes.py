@@ -1,4 +1,4 @@
-"""A transport that answers from a script, for tests of the SDK and of the commands built on it."""
+"""Fakes a transport that answers from a script, for tests of the SDK and of commands built on it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Answer = Callable[[], Any]
 
 
 def job(name: str = "reviews", *, version: str = "1", **status: Any) -> dict[str, Any]:
-    """A DistributedTrainingJob as the API server gives it."""
+    """Returns a DistributedTrainingJob as the API server returns it."""
     return {
         "apiVersion": "trainmaster.dev/v1alpha1",
         "kind": "DistributedTrainingJob",
@@ -28,7 +28,7 @@ def job(name: str = "reviews", *, version: str = "1", **status: Any) -> dict[str
 
 
 def pod(worker: int, *, name: str = "reviews", **status: Any) -> dict[str, Any]:
-    """One worker's pod."""
+    """Returns one worker's pod."""
     return {
         "metadata": {
             "name": f"{name}-{worker}",
@@ -41,7 +41,7 @@ def pod(worker: int, *, name: str = "reviews", **status: Any) -> dict[str, Any]:
 
 
 def event(kind: str, changed: Mapping[str, Any]) -> bytes:
-    """A line of a watch."""
+    """Returns a line of a watch."""
     return json.dumps({"type": kind, "object": changed}).encode()
 
 

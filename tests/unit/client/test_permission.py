@@ -79,7 +79,7 @@ def test_only_what_is_allowed_is(answer: object, may: bool) -> None:
 
 
 class Reviewer:
-    """An API server that allows everything or nothing."""
+    """Fakes an API server that allows everything or nothing."""
 
     def __init__(self) -> None:
         self.asked, self.allowed = 0, True

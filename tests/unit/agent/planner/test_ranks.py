@@ -241,7 +241,7 @@ def test_the_cause_of_a_hang_is_reported_before_the_next_attempt_when_all_have_g
 
 
 def saving(seconds: float, **environ: str) -> Agent:
-    """Returns an agent with torchrun's pids 11 to 13. The first rank has failed, and the second is writing its state."""
+    """Returns an agent with torchrun's pids 11 to 13. The first rank has failed, and the second writes its state."""
     agent = Agent(NPROC_PER_NODE="3", **environ)
     agent.wraps_ranks = True
     agent.run().give(*(events.RankStarted(rank, 11 + rank) for rank in range(3)))

@@ -1,4 +1,4 @@
-"""`kubectl dtj history` lists recorded jobs, shows one and what was kept of its attempts."""
+"""`kubectl dtj history` lists recorded jobs, and shows a job with the output kept of its attempts."""
 
 from __future__ import annotations
 

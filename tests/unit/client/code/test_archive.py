@@ -1,4 +1,4 @@
-"""The same files make the same archive; what a job must not carry is left out, and what is too large is refused."""
+"""The same files make the same archive, secret files are left out, and a large archive is refused."""
 
 from __future__ import annotations
 

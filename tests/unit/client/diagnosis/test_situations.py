@@ -1,4 +1,4 @@
-"""The answers in recorded situations are the causes that a person names, but for few: the goal is 38 of 40."""
+"""In recorded situations, `why` names the same cause as a person does. The goal is 38 of 40."""
 
 from __future__ import annotations
 
