@@ -20,7 +20,7 @@ from trainmaster_operator.api.values import HINTS, QUANTITY_PATTERN, SHORT_EXPON
 
 # Each of these has its own type, whose sentence names the allowed values.
 OWN_SENTENCES = {QUANTITY_PATTERN, SHORT_EXPONENT_PATTERN}
-# The text begins like a Python word, an exponent or a regular expression.
+# These are a Python word, an exponent, or the beginning of a regular expression.
 FOREIGN = re.compile(r"Input should|pydantic|Python|\bdict\b|\bNone\b|\d[eE]\+|\^\[|\\d|\\S|\[a-z")
 
 VALUES = SCALARS | st.just([]) | st.just({}) | st.lists(SCALARS, max_size=2) | st.just({"\ud800": 1})

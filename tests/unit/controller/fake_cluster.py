@@ -27,7 +27,7 @@ NOW = "2026-11-21T04:00:00Z"
 
 @dataclass
 class Fault:
-    """Raised by the next request whose verb and plural match."""
+    """Is raised by the next request whose verb and plural match."""
 
     verb: str
     plural: str
@@ -55,11 +55,11 @@ class FakeCluster:
         self.faults += [Fault(verb, plural, error) for _ in range(times)]
 
     def version(self) -> str:
-        """The resourceVersion of a list that is made now."""
+        """Returns the resourceVersion of a list that is made now."""
         return str(next(self._versions))
 
     def put(self, resource: Resource, raw: Mapping[str, Any], *, publish: bool = True) -> RawObject:
-        """Write as if by somebody else."""
+        """Writes an object as another client would."""
         metadata = raw["metadata"]
         place = (resource.plural, str(metadata["namespace"]), str(metadata["name"]))
         before = self.objects.get(place)
@@ -81,7 +81,7 @@ class FakeCluster:
         return copy.deepcopy(stored)
 
     def remove(self, resource: Resource, namespace: str, name: str, *, publish: bool = True) -> None:
-        """Delete as if by somebody else; without `publish`, no watch shows it."""
+        """Deletes an object as another client would; without `publish`, no watch shows it."""
         gone = self.objects.pop((resource.plural, namespace, name))
         gone["metadata"]["resourceVersion"] = str(next(self._versions))
         if publish:
@@ -256,7 +256,7 @@ def trimmed(resource: Resource, raw: Mapping[str, Any]) -> RawObject:
 
 
 def merge(before: Mapping[str, Any], changes: Mapping[str, Any]) -> RawObject:
-    """JSON merge patch, RFC 7386."""
+    """Applies a JSON merge patch (RFC 7386)."""
     result = copy.deepcopy(dict(before))
     for name, value in changes.items():
         if value is None:
@@ -270,7 +270,7 @@ def merge(before: Mapping[str, Any], changes: Mapping[str, Any]) -> RawObject:
 
 
 def selected(raw: Mapping[str, Any], selector: str) -> bool:
-    """Label selectors: `name`, `name=value`, `name!=value`, `name notin (value,value)`, joined by commas."""
+    """Applies label selectors: `name`, `name=value`, `name!=value`, `name notin (value,value)`, joined by commas."""
     labels = raw["metadata"].get("labels") or {}
     for term in filter(None, re.split(r",(?![^(]*\))", selector)):
         if " notin " in term:

@@ -1,4 +1,4 @@
-"""`lease`: one leader at a time, by client-go's rules (tools/leaderelection/leaderelection.go)."""
+"""`lease` allows one leader at a time, by client-go's rules (tools/leaderelection/leaderelection.go)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def holder(cluster: FakeCluster) -> str:
 
 @in_virtual_time
 async def test_a_lease_that_was_not_renewed_in_time_is_not_held_before_anybody_knows() -> None:
-    """The process was stopped, or its loop held up: its first write may come before its next look at the lease."""
+    """The process or its loop was stopped, so its first write may come before it checks the lease again."""
     cluster = FakeCluster()
     first = candidate(cluster, "first")
     assert not first.is_held()
@@ -92,7 +92,7 @@ async def test_a_released_lease_is_acquired_at_once() -> None:
 
 @pytest.mark.parametrize("landed", ["before", "meanwhile"])
 async def test_a_lease_is_given_back_after_a_renewal_whose_answer_nobody_awaited(landed: str) -> None:
-    """The operator's end cancels it at any moment: without that the next one waits for the lease's end."""
+    """The operator's end may cancel a renewal at any moment. Otherwise the next operator waits until the lease ends."""
     cluster = FakeCluster()
     first = candidate(cluster, "first")
     await first.acquire()
@@ -146,7 +146,7 @@ async def test_a_request_that_hangs_does_not_keep_a_leader_beyond_its_time() -> 
 
 @in_virtual_time
 async def test_a_leader_counts_from_when_it_asked_and_not_from_a_late_answer() -> None:
-    """Others count from the write: a leader that counted from the answer would lead on beside the next one."""
+    """Others count from the write. A leader that counted from the late answer would overlap with the next leader."""
     cluster = FakeCluster()
     first = candidate(cluster, "first")
     await first.acquire()

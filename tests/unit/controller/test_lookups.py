@@ -1,4 +1,4 @@
-"""`lookups`: which questions are asked, when again, how they are answered, and what is recorded."""
+"""`lookups` decides which questions to ask and when to repeat them, answers them, and records the answers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ UIDS = ["pod-bert-0", "pod-bert-1"]
 
 
 class ListedPods:
-    """A cluster with a job of two pods, of which the store knows the job only."""
+    """Holds a cluster with a job of two pods, and a store that knows only the job."""
 
     def __init__(self, phase: str = "Running", pod_uids: list[str] = UIDS) -> None:
         self.cluster = FakeCluster()
@@ -59,7 +59,7 @@ class ListedPods:
         return self.cluster.calls["list", "Pod"]
 
     async def decide_on(self) -> list[str]:
-        """Returns the uids of the pods that a decision has before it."""
+        """Returns the uids of the pods that a decision is based on."""
         while await self.lookups.before_decision(KEY, self.snapshot()):
             pass
         return [pod.uid for pod in self.snapshot().observed.pods]

@@ -1,4 +1,4 @@
-"""A JobSet becomes a job of what trains, Jobs of what doesn't, and rules about failures."""
+"""In a JobSet, the Job that trains becomes a job, the others become Jobs, and its policies become failure rules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WORKERS = {"parallelism": 4, "completions": 4}
 
 
 def workers(command: list[str] | None = None, **job: Any) -> Any:
-    """The replicatedJob that trains."""
+    """Returns the replicatedJob that trains."""
     return replicated("workers", pod(command or TORCHRUN), {**WORKERS, **job})
 
 

@@ -1,4 +1,4 @@
-"""A pod's template becomes image, command, resources and podTemplate, and each of its fields is answered."""
+"""A pod template becomes image, command, resources and podTemplate, and each of its fields has an answer."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def look(of: Figures, clock: list[float], seconds: float, ranks: list[RankMetrics], **status: Any) -> None:
-    """Sees the job some seconds later."""
+    """Reads the job some seconds later."""
     clock[0] += seconds
     of.add(TrainingJob.of(job("bert", **status)), ranks)
 

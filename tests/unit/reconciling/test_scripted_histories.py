@@ -31,7 +31,7 @@ def test_a_job_without_faults_ends_in_its_first_attempt_with_few_writes() -> Non
 
 @pytest.mark.parametrize("watched", [True, False])
 def test_workers_that_stand_still_together_cost_one_restart(watched: bool) -> None:
-    """The kubelets' probes end them one after the other, and their events expire."""
+    """The kubelets' probes end their agents one after the other, and the events expire."""
     world = World(workers=3)
     world.watched = watched
     pods = list(training(world).pods.values())

@@ -31,7 +31,7 @@ SETTINGS = {
 
 
 def manifests(name: str) -> tuple[Manifest, ...]:
-    """The children of one of the jobs."""
+    """Returns the children of one of the jobs."""
     spec = parse_spec(yaml.safe_load((JOBS / f"{name}.yaml").read_text()), name)
     job = JobIdentity("team", name, "3f1d6c1e-0000-4000-8000-000000000000")
     settings = replace(SETTINGS.get(name, Settings()), keys=KEYS)

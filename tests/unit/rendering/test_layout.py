@@ -1,4 +1,4 @@
-"""Indexes, names, ranks and the first assignment of a job's workers."""
+"""The workers of a job get their indexes, names, ranks and first assignment."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ def test_a_job_keeps_the_agent_that_it_has_begun_with() -> None:
     assert stateful_sets(other, agent=AgentConfigMap("x"), settings=later) == own
     (one,) = stateful_sets(other, agent=AgentConfigMap("of-an-earlier-operator"))
     assert one == stateful_sets(other, settings=Settings(agent=AgentConfigMap("of-an-earlier-operator")))[0]
-    # The bundled image has its own, whatever its StatefulSet says.
+    # The bundled image contains its own agent, whichever one the StatefulSet has.
     assert stateful_sets(spec(workers=1), agent=AgentConfigMap("x")) == stateful_sets(spec(workers=1))
 
 

@@ -1,4 +1,4 @@
-"""`cache.store`: the store shows the newest that is known of a job, in whatever order it becomes known."""
+"""`cache.store` shows the newest known state of a job, in whatever order the states arrive."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class World:
         self.put_set()
 
     def put_set(self, job_uid: str = b.JOB_UID, version: int = 1) -> None:
-        """The StatefulSet that `b.pod` is controlled by."""
+        """Stores the StatefulSet that controls the pods of `b.pod`."""
         self.store.upsert(STATEFUL_SETS, versioned(b.child("StatefulSet", owner_uid=job_uid), version))
 
     def snapshot(self) -> Snapshot:
@@ -45,7 +45,7 @@ class World:
 def test_a_late_watch_event_never_takes_back_our_own_status_write() -> None:
     world = World()
     world.store.upsert(JOBS, versioned(b.job(status={"attempt": 1}), 10))
-    # The answer to our status write, then the watch event of something before it.
+    # The store gets the answer to our status write, and then the watch event of an earlier change.
     world.store.upsert(JOBS, versioned(b.job(status={"attempt": 2}), 12))
     world.store.upsert(JOBS, versioned(b.job(status={"attempt": 1}), 11))
     assert world.snapshot().job.status.attempt == 2
@@ -77,7 +77,7 @@ def test_the_deletion_of_an_earlier_object_of_the_same_name_is_not_taken_for_thi
 
 
 def test_a_late_event_of_an_earlier_object_of_the_same_name_does_not_take_its_place() -> None:
-    """kopf keeps the order of each uid's events only; the deletion of the first pod was never seen."""
+    """kopf keeps the order of events only for each uid, and nobody saw the deletion of the first pod."""
     world = World()
     world.store.upsert(JOBS, versioned(b.job(), 10))
     world.store.upsert(PODS, versioned(b.pod(0, uid="first"), 11))
@@ -250,7 +250,7 @@ def test_a_child_of_an_earlier_job_is_shown_with_its_owner() -> None:
 
 @pytest.mark.parametrize("controller", [None, {"kind": "ReplicaSet"}, {"kind": "ReplicaSet", "name": "bert"}])
 def test_what_nobody_s_set_or_job_controls_is_never_stored(controller: dict[str, str] | None) -> None:
-    """It has a job's label, and is as large or as many as its creator likes."""
+    """Such a pod has a job's label, but its creator decides how large and how many they are."""
     store = Store(lambda key: None, KEYS)
     owners = [] if controller is None else [{**controller, "uid": "theirs", "controller": True}]
     for resource, raw in (

@@ -29,7 +29,7 @@ KEY = JobKey(b.NAMESPACE, "bert")
 
 
 class Broken(Exception):
-    """A reader's mistake."""
+    """Stands for a mistake in a reader."""
 
 
 def test_what_no_reader_has_foreseen_is_logged_and_counted_once_and_passed_over(
@@ -91,13 +91,13 @@ def test_a_job_that_no_reader_has_foreseen_has_a_condition_and_keeps_its_past(mo
     assert snapshot is not None
     status = decide(snapshot.job, snapshot.observed, 1_000.0, Settings()).status
     patch = with_conditions(snapshot.raw_status, status)
-    # A merge patch of the conditions alone: attempt and restarts stay as they stand, and so do other conditions.
+    # The merge patch changes only the conditions: attempt, restarts and other conditions stay the same.
     assert patch.keys() == {"conditions"}
     assert patch["conditions"][0] == past["conditions"][0]
     added = patch["conditions"][2]
     assert (added["type"], added["status"], added["reason"]) == ("Accepted", "False", "Unreadable")
     assert added["message"].startswith("the status can't be read (conditions.0.status: Input should be 'True'")
-    # Once it stands there, there is nothing more to write.
+    # Once the condition is written, nothing more is written.
     raw = cluster.put(JOBS, b.job(status={**past, **patch}))
     store.upsert(JOBS, raw)
     again = store.snapshot(KEY)

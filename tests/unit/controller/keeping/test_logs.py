@@ -1,4 +1,4 @@
-"""Kept logs share one limit, also where those of several attempts come together (`keeping/logs.py`)."""
+"""Kept logs share one limit, even if logs of several attempts meet (`keeping/logs.py`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from trainmaster_operator.api.kept_logs import LONGEST_LOG, KeptLog
 from trainmaster_operator.controller.keeping.logs import joined, share_out
 
-# Less is no log's share: the operator keeps none then.
+# No log gets a smaller share, because the operator then keeps none.
 LEAST = 100
 TIMES = st.integers(1_700_000_000_000, 1_900_000_000_000)
 LINES = st.lists(st.tuples(st.text(alphabet="xé", max_size=30), TIMES), max_size=6)

@@ -1,4 +1,4 @@
-"""`StreamEvents` that keeps what it gets."""
+"""Implements `StreamEvents` by recording every event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`leaders.targets`: which agents of a job the operator watches, and for which workers."""
+"""`leaders.targets` decides which agents of a job the operator watches, and for which workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One job in a faked cluster, and the writer of its children."""
+"""Holds one job in a fake cluster, and the writer of its children."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class World:
         self.store.upsert(JOBS, self.cluster.put(JOBS, b.job()))
 
     def restart(self) -> None:
-        """Another operator comes, or this one starts again: it remembers nothing."""
+        """Starts another operator, or this one again: it remembers nothing."""
         self.agents = AgentConfigMaps(self.cluster, self.store, ZIPAPP, interval=60.0)
         self.writer = ChildWriter(self.cluster, self.store, AgentsSecrets(self.cluster, KEYS), self.agents)
 
@@ -42,5 +42,5 @@ class World:
         return self.cluster.objects[plural, b.NAMESPACE, name]
 
     def writes(self) -> list[tuple[str, str]]:
-        """Returns the writes of children; the agents' Secret is none, and is written once for a namespace."""
+        """Returns the writes of children, without the agents' Secret, which is written once for a namespace."""
         return [(verb, kind) for verb, kind, _ in self.cluster.order if verb != "get" and kind != "Secret"]

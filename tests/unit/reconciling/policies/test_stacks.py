@@ -1,4 +1,4 @@
-"""`policies.requests`: which request for stacks is passed on, when, and that it is passed on once."""
+"""`policies.requests` decides which request for stacks to pass on, and when, and passes it on once."""
 
 from __future__ import annotations
 
