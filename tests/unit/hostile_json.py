@@ -1,4 +1,4 @@
-"""JSON as somebody writes it who wants to stop a reader: of any shape, or a good object with fields replaced."""
+"""Draws JSON that an attacker could send: values of any shape, or a good object with fields replaced."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HUGE = 10**400
 
 
 def nested(depth: int, *, of: type[list[Any]] | type[dict[str, Any]] = list) -> Any:
-    """Lists in lists, or objects in objects."""
+    """Returns nested lists or objects."""
     value: Any = 1
     for _ in range(depth):
         value = [value] if of is list else {"a": value}
@@ -36,7 +36,7 @@ JSON = st.recursive(
     max_leaves=12,
 )
 
-# Of any shape too, but nothing that Python itself can't write.
+# Values of any shape, as long as Python itself can write them.
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner),
@@ -50,7 +50,7 @@ def _paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 @st.composite
 def damaged(draw: st.DrawFn, good: Any) -> Any:
-    """A good object in which one to three fields (or all of it) are something else."""
+    """Draws a good object in which one to three fields (or the whole of it) are replaced."""
     value = copy.deepcopy(good)
     for path in draw(st.lists(st.sampled_from(_paths(good)), min_size=1, max_size=3)):
         if not path:

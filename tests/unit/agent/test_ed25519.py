@@ -1,4 +1,4 @@
-"""Verification by RFC 8032 in pure Python, against its own vectors, the library, and what attackers bring."""
+"""Signatures are verified by RFC 8032 in pure Python: its own vectors, the library's signatures, and attacks."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_changed_byte_of_key_message_or_signature_is_refused(place: int, chang
 
 
 def test_a_second_signature_of_the_same_message_is_refused() -> None:
-    """S and S + L fit the same equation; whoever sees one could write the other."""
+    """S and S + L satisfy the same equation, so anyone who sees one signature could write the other."""
     s = int.from_bytes(SIGNATURE[32:], "little")
     for multiple in (1, 2, 7):
         other = SIGNATURE[:32] + (s + multiple * ORDER).to_bytes(32, "little")
@@ -105,7 +105,7 @@ MALFORMED = {
 
 @pytest.mark.parametrize("encoded", [*SMALL_ORDER, *MALFORMED.values()])
 def test_points_that_are_no_key_are_refused(encoded: str) -> None:
-    """To a key of small order, the signature (R = any multiple of it, S = 0) fits many messages unmade."""
+    """With a key of small order, the signature (R = any multiple of it, S = 0) fits many unsigned messages."""
     public_key = bytes.fromhex(encoded)
     assert not ed25519.is_key(public_key)
     for point in SMALL_ORDER:

@@ -1,4 +1,4 @@
-"""The executor sleeps until the plan's next deadline, and misses none."""
+"""The executor sleeps until the plan's next deadline, and misses no deadline."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ENDED_AT = 1_000.0
 def test_a_deadline_that_passes_while_actions_are_performed_is_met(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
-    """On a loaded machine a plan is carried out for longer than its next deadline is away."""
+    """On a loaded machine, performing a plan's actions may take longer than the time to its next deadline."""
     clock = SimpleNamespace(now=ENDED_AT)
     monkeypatch.setattr(
         executor, "time", SimpleNamespace(monotonic=lambda: clock.now, time=lambda: 1_700_000_000.0 + clock.now)

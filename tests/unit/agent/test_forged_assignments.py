@@ -1,4 +1,4 @@
-"""Who can read pods, or stands in the network, writes assignments: none is taken that the operator hasn't signed."""
+"""An attacker who can read pods, or intercept traffic, forges assignments. Agents accept only signed ones."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_forged_assignment_is_refused(how: str) -> None:
     ],
 )
 def test_even_what_is_signed_must_be_of_this_job_and_plausible(change: dict[str, Any], sentence: str) -> None:
-    """The key of a test that leaked, or a fault of the operator's own: it can't send ranks to a foreign host."""
+    """A test's key may leak, or the operator may be at fault. Neither can send ranks to a foreign host."""
     with pytest.raises(ProtocolError) as refused:
         read(signed({**GOOD, **change}))
     assert sentence in str(refused.value)

@@ -1,4 +1,4 @@
-"""Whatever followers, leaders, ranks and files say is bounded or refused: nothing else is raised in an agent."""
+"""Agents bound or refuse any input from followers, leaders, ranks and files, and raise no other exception."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ FROM_LEADER: list[dict[str, Any]] = [
     {"type": "patience", "attempt": 3, "seconds": 4.5},
     {"type": "mismatch", "attempt": 3, "lines": ["words"]},
 ]
-# As deep as a parser lets lists be: whoever then writes them out goes deeper.
+# These lists are nested as deeply as a parser allows, so a writer that nests them further exceeds the limit.
 BARELY = '{"a":' + "[" * 900 + "]" * 900 + "}"
 
 

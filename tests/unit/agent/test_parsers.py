@@ -1,4 +1,4 @@
-"""Whatever comes from a file or over the wire is parsed or refused, bounded, and never ends the agent."""
+"""Any input from a file or the network is parsed or refused, within bounds, and never ends the agent."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_annotations_file_is_read_when_it_has_changed(tmp_path: Path) -> Non
 
 
 def test_lines_that_are_no_objects_are_given_up_after_some() -> None:
-    # Each costs an exception: a piece of 64 KiB of line breaks kept the agent busy for a tenth of a second.
+    # Each line costs an exception: a piece of 64 KiB of line breaks kept the agent busy for a tenth of a second.
     lines = JsonLines()
     with pytest.raises(ProtocolError):
         list(lines.feed(b"\n" * 65_536))

@@ -1,4 +1,4 @@
-"""What an API server with our CRD says to a job. The local cluster's API in process: everything but HTTP."""
+"""Answers for a job as an API server with our CRD does: the local cluster's API in process, without HTTP."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainmaster_operator.api.v1alpha1 import API_VERSION, GROUP, KIND, PLURAL
 
 RESOURCE = f"{PLURAL}.{GROUP}"
 NAMESPACE = "team"
-# CEL's own findings; a schema's name the place again ("spec.workers in body should be ...").
+# Messages that come from CEL. The others, from the schema, name the field again ("spec.workers in body should be ...").
 _VALUE = r"(?:\"(?:[^\"\\]|\\.)*\"|-?[0-9][-+.e0-9]*): "
 _REASONS = re.compile(rf"^(?:Invalid value: (?:{_VALUE})?|(?:Required value|Forbidden|Duplicate value): )")
 _SCHEMA_MESSAGES = re.compile(
@@ -25,12 +25,12 @@ _SCHEMA_MESSAGES = re.compile(
 
 @dataclass(frozen=True)
 class Answer:
-    """The object as it is stored, or what stands against it."""
+    """Holds the object as it is stored, or the reasons for which it is refused."""
 
     stored: dict[str, Any]
-    # Unknown fields, by which strict validation refuses the request before anything else is checked.
+    # Strict validation refuses the request for unknown fields before it checks anything else.
     unknown_fields: str = ""
-    # By field.
+    # The messages by field.
     causes: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -39,18 +39,18 @@ class Answer:
 
     @property
     def by_rules(self) -> bool:
-        """Whether only rules between fields stand against it."""
+        """Returns whether the object breaks only rules between fields."""
         return bool(self.causes) and not any(_SCHEMA_MESSAGES.search(message) for _, message in self.causes)
 
     @property
     def sentences(self) -> list[str]:
-        """`field: sentence`, without the API server's own reason."""
+        """Returns `field: sentence` for each cause, without the API server's own prefix."""
         return [f"{field}: {_REASONS.sub('', message)}" for field, message in self.causes]
 
 
 @cache
 def schema() -> dict[str, Any]:
-    """The CRD's schema; not to be changed."""
+    """Returns the CRD's schema, which tests must not change."""
     found: dict[str, Any] = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     return found
 
@@ -68,13 +68,13 @@ def _server() -> tuple[asyncio.Runner, Api]:
 
 
 def apply(spec: Any, name: str = "job") -> Answer:
-    """Create the job with strict field validation, as a dry run."""
+    """Creates the job with strict field validation, as a dry run."""
     runner, api = _server()
     return runner.run(_answer(api.create(RESOURCE, _job(spec, name), NAMESPACE, options=_strict())))
 
 
 def change(before: Any, after: Any) -> Answer:
-    """Update a job that exists, as a dry run."""
+    """Updates a job that exists, as a dry run."""
     runner, api = _server()
 
     async def both() -> Answer:

@@ -1,4 +1,4 @@
-"""The sentences that stand against a job's spec, as a user reads them."""
+"""Returns the problems of a job's spec as sentences that a user reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Python and the API server agree on every spec: both accept it, or both refuse it, rules with the same message."""
+"""Python and the API server agree on every spec: both accept or both refuse it, with the same message for a rule."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ JUNK = st.sampled_from([None, True, "", "x", -1, 0, 3, 2.5, [], {}, ["x"], {"x":
 
 
 def field(*values: Any) -> st.SearchStrategy[Any]:
-    """Mostly absent or the first of the values, which is right; seldom anything at all."""
+    """Draws a field: usually the first value, which is right, or nothing; sometimes another value; seldom junk."""
     choose: dict[int, st.SearchStrategy[Any]] = {
         19: JUNK,
         **dict.fromkeys(range(14, 19), st.sampled_from(values)),
@@ -25,7 +25,7 @@ def field(*values: Any) -> st.SearchStrategy[Any]:
 
 
 def part(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """An object of these fields, sometimes with a field too many, sometimes something else altogether."""
+    """Draws an object of these fields; sometimes it has an extra field, and sometimes it isn't an object at all."""
     known = st.fixed_dictionaries(fields).map(lambda given: {k: v for k, v in given.items() if v is not ...})
     extended = st.tuples(known, st.integers(0, 29)).map(
         lambda drawn: {**drawn[0], "extra": 1} if drawn[1] == 29 else drawn[0]
@@ -39,7 +39,7 @@ def maybe(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 QUANTITIES = field(1, "2", "500m", "128Gi", "1e3", "1.5", "-1", "12 GB", "0x1", "1" * 40, 10**19)
 CORES = field(1, "2", "500m", 0.5, "1e3", ".5", "-1", -0.5, "2 cores", "0x1", "1" * 40, True)
-# That a request is above its limit the API server can't see, so that both are never drawn.
+# The API server can't see that a request is above its limit, so the two are never drawn together.
 CPU = st.one_of(CORES, part(request=CORES), part(limit=CORES))
 RESOURCES = part(gpus=field(0, 1, 8, 1024, 1025), cpu=CPU, memory=QUANTITIES, sharedMemory=QUANTITIES)
 ACCELERATOR = part(
@@ -107,7 +107,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "image": field("ghcr.io/trainmaster/trainer@sha256:0", "me/x:1", "ghcr.io/trainmaster/trainer2:1", "a b"),
     "command": field(["python", "train.py"], ["python", 1]),
     "args": field(["--x"], ["a"] * 1025),
-    # The API server takes any mapping; what the bundled loop takes is compared with the loop (tests/trainer).
+    # The API server takes any mapping here. tests/trainer compares the accepted values with the bundled loop.
     "training": field({"task": {"name": "a:b", "options": {"deep": [{"x": None}]}}, "steps": 1, "batch": {"size": 1}}),
     "setup": field("source env.sh", "x" * 8193),
     "launcher": field("torchrun", "exec", "mpi"),
@@ -133,7 +133,7 @@ BASES: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
 
 @st.composite
 def specs(draw: st.DrawFn) -> Any:
-    """A right spec with a few of its fields set anew."""
+    """Draws a valid spec, and replaces a few of its fields."""
     spec = dict(draw(BASES))
     for name in draw(st.lists(st.sampled_from(sorted(FIELDS)), max_size=3, unique=True)):
         spec[name] = draw(FIELDS[name])
@@ -157,5 +157,5 @@ def test_python_and_the_api_server_agree(spec: Any, name: str) -> None:
     against = f"{answer.unknown_fields} {answer.sentences}"
     assert bool(said) != answer.accepted, f"Python: {said}\nAPI server: {against}"
     if answer.by_rules:
-        # Rules between fields are left out by Python where a field by itself is wrong.
+        # If a field by itself is wrong, Python doesn't check the rules between fields.
         assert set(said) <= set(answer.sentences)

@@ -1,4 +1,4 @@
-"""A command that no shell has split, and options that a word processor has written, are refused with a sentence."""
+"""A sentence refuses a command that no shell has split, and options with a word processor's characters."""
 
 from __future__ import annotations
 

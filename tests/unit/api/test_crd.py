@@ -1,4 +1,4 @@
-"""The CRD is what the models say, is accepted by an API server, and refuses what the parser refuses, in its text."""
+"""The CRD matches the models, an API server accepts it, and it refuses bad specs with the parser's own text."""
 
 from __future__ import annotations
 
@@ -145,14 +145,14 @@ def test_every_field_says_what_it_is() -> None:
 
 
 # CEL sees nothing without a type, and "a quantity or a mapping" has none: the operator fails such a job at once.
-# And it has nothing that resolves ".." amid a path.
+# CEL also can't resolve ".." inside a path.
 UNSEEN_AT_APPLY = {"a request above its limit", "checkpoints at /etc/../run/trainmaster"}
 AT_APPLY = {what: case for what, case in BAD_INPUT.items() if what not in UNSEEN_AT_APPLY}
 
 
 @pytest.mark.parametrize(("spec", "sentence"), AT_APPLY.values(), ids=AT_APPLY.keys())
 def test_bad_input_is_refused_at_apply(spec: Any, sentence: str) -> None:
-    """With the parser's own sentence, where it is a rule between fields."""
+    """A rule between fields gives the parser's own sentence."""
     answer = apply({} if spec is None else spec)
     assert not answer.accepted
     if answer.by_rules and spec is not None:
@@ -161,7 +161,7 @@ def test_bad_input_is_refused_at_apply(spec: Any, sentence: str) -> None:
 
 @pytest.mark.parametrize("what", sorted(UNSEEN_AT_APPLY))
 def test_what_the_api_server_cant_see_it_accepts(what: str) -> None:
-    """Whatever it comes to see belongs into AT_APPLY."""
+    """If the API server learns to see such a mistake, its case belongs in AT_APPLY."""
     assert apply(BAD_INPUT[what][0]).accepted
 
 
@@ -186,7 +186,7 @@ def test_of_cpu_an_unknown_field_is_refused_at_apply_with_the_known_ones(cpu: An
 
 @pytest.mark.parametrize("memory", ["1e999999999", "1e-99999", "2E+12345"])
 def test_no_rule_reads_a_quantity_that_would_take_it_long(memory: str) -> None:
-    """A kube-apiserver 1.36.2 took longer than a minute over 1e999999999."""
+    """A kube-apiserver 1.36.2 needed more than a minute for 1e999999999."""
     answer = apply({"workers": 1, "resources": {"memory": memory}})
     assert any(message.startswith("Unsupported value") for _, message in answer.causes)
     assert sentences({"workers": 1, "resources": {"memory": memory}}) != []
@@ -202,7 +202,7 @@ def test_cores_with_a_fraction_are_rendered_as_text() -> None:
 def test_a_name_that_no_child_can_have_is_refused_at_apply(name: str, sentence: str) -> None:
     answer = apply({"workers": 1}, name)
     assert not answer.accepted
-    # What isn't a DNS subdomain either, Kubernetes refuses with a message of its own.
+    # If a name isn't a DNS subdomain either, Kubernetes refuses it with its own message.
     if re.fullmatch(SUBDOMAIN_PATTERN.strip("^$"), name):
         assert answer.sentences == [sentence]
 

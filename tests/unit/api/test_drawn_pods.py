@@ -1,4 +1,4 @@
-"""`pod_schema` on drawn pods: every one whose fields have their types passes, and a misspelled field is recognised."""
+"""`pod_schema` accepts every drawn pod whose fields have the right types, and recognises a misspelled field."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMES = st.from_regex(re.compile(r"[a-z]([a-z0-9]{0,8}[a-z0-9])?"), fullmatch=Tr
 
 
 def values(kind: Type, depth: int = 3) -> st.SearchStrategy[Any]:
-    """Values of a type, of which some fields are there."""
+    """Draws values of a type, with some of its fields."""
     match kind:
         case Scalar(name="string"):
             return st.sampled_from(kind.values) if kind.values else NAMES
@@ -65,7 +65,7 @@ FIELDS = sorted((name, field) for name, struct in pod_types().items() for field 
 
 @given(st.sampled_from(FIELDS), st.sampled_from(["upper", "snake", "twice", "swapped"]))
 def test_a_misspelled_field_is_recognised(place: tuple[str, str], how: str) -> None:
-    """In any type, by a check of that type alone."""
+    """A check of that type alone recognises it, in any type."""
     name, field = place
     middle = len(field) // 2
     wrong = {
@@ -85,7 +85,7 @@ def test_a_misspelled_field_is_recognised(place: tuple[str, str], how: str) -> N
 
 
 def _path_to(target: str) -> list[tuple[str, Type]]:
-    """Returns the fields from a PodSpec to a type, the shortest way."""
+    """Returns the shortest path of fields from a PodSpec to a type."""
     waiting: list[tuple[Struct, list[tuple[str, Type]]]] = [(pod_types()["PodSpec"], [])]
     seen = set()
     while waiting:

@@ -1,4 +1,4 @@
-"""No value that JSON can hold makes a sentence that isn't ours, and every pattern of the schema has a hint."""
+"""For any JSON value the sentences are our own, and every pattern of the schema has a hint."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from trainmaster_operator.api.problems import nearest
 from trainmaster_operator.api.v1alpha1 import JobSpec, SpecModel
 from trainmaster_operator.api.values import HINTS, QUANTITY_PATTERN, SHORT_EXPONENT_PATTERN, number, show
 
-# Each of these has a type of its own, whose sentence says what it may be.
+# Each of these has its own type, whose sentence names the allowed values.
 OWN_SENTENCES = {QUANTITY_PATTERN, SHORT_EXPONENT_PATTERN}
-# A Python word, an exponent or the begin of a regular expression.
+# These are a Python word, an exponent, or the beginning of a regular expression.
 FOREIGN = re.compile(r"Input should|pydantic|Python|\bdict\b|\bNone\b|\d[eE]\+|\^\[|\\d|\\S|\[a-z")
 
 VALUES = SCALARS | st.just([]) | st.just({}) | st.lists(SCALARS, max_size=2) | st.just({"\ud800": 1})
 
 
 def _fields(model: type[SpecModel], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Every field of the spec, with a list's first item as `0`."""
+    """Returns every field of the spec; a list's first item is `0`."""
     for name, info in model.model_fields.items():
         here = (*path, info.alias or name)
         yield here
@@ -66,7 +66,7 @@ def test_every_sentence_is_ours(path: tuple[str, ...], value: Any, below: str) -
         parse_spec({"workers": 1, **_with(path, wrong)}, "bert")
     except InvalidJob as error:
         for problem in error.problems:
-            # keepPods has a value of that name.
+            # keepPods allows a value with that name.
             ours = problem.message.replace("None, Failed or All", "")
             ours = ours.replace(str(value), "") if isinstance(value, str) and value else ours
             assert not FOREIGN.search(ours), str(problem)

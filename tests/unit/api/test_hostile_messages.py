@@ -1,4 +1,4 @@
-"""Whatever jobs, statuses and kept evidence hold is parsed or refused: nothing raises but its own exception."""
+"""Any content of jobs, statuses and kept evidence is parsed, or refused with the parser's own exception."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ STATUS: dict[str, Any] = {
 
 
 def as_text(value: Any) -> str | None:
-    """A value as it travels; None where Python itself can't write it that deep."""
+    """Returns a value as JSON text, or None if it is too deep for Python to write."""
     try:
         return json.dumps(value)
     except (RecursionError, ValueError):

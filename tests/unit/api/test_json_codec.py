@@ -1,4 +1,4 @@
-"""`api.encoding`: a body is JSON in UTF-8 that YAML reads as the same value, whatever text stands in it."""
+"""`api.encoding` writes any text as JSON in UTF-8, which YAML reads as the same value."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_what_is_encoded_is_read_back_from_json_and_from_yaml(text: str) -> None
     ("text", "read"),
     [
         ("\U0001f600", "\U0001f600"),
-        # A pair of surrogates, as PyYAML makes it of "\ud83d\ude00".
+        # PyYAML makes this pair of surrogates of "\ud83d\ude00".
         ("\ud83d\ude00", "\U0001f600"),
         ("a\ud83d", "a\ufffd"),
         ("\ude00\ud83db", "\ufffd\ufffdb"),

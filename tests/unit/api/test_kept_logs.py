@@ -1,4 +1,4 @@
-"""`KeptLog`: what was kept of a worker goes on with what its pod, or the next one, has printed."""
+"""`KeptLog` appends the output of a worker's pod, or of its next pod, to the lines already kept."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from trainmaster_operator.api.kept_logs import KeptLog, lines_of_attempt, marked_attempt
 
-# What pods print one after the other: lines a few milliseconds apart, each pod's first with its attempt's mark or not.
+# Pods print one after the other, in lines a few milliseconds apart. A pod may begin with its attempt's mark.
 PODS = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=8), min_size=1, max_size=4)
 
 
 def printed(pods: list[list[int]]) -> list[KeptLog]:
-    """The log of each pod. Every line is another one, but several may have one time."""
+    """Returns the log of each pod. All lines differ, but several may have the same time."""
     logs, time = [], 1_000
     for number, steps in enumerate(pods, 1):
         time += 10
@@ -35,7 +35,7 @@ def test_pods_that_are_read_again_and_again_are_kept_once(pods: list[list[int]],
     logs, kept = printed(pods), KeptLog()
     for log in logs:
         until = data.draw(st.integers(0, len(log.lines)))
-        # Read while it still prints, then to its end, then once more.
+        # Each log is read while its pod still prints, then to its end, then once more.
         for part in (KeptLog(log.lines[:until], log.times and log.times[:until]), log, log):
             kept = kept.continued(part)
     assert kept.lines == tuple(line for log in logs for line in log.lines) and not kept.cut

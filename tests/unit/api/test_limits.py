@@ -1,4 +1,4 @@
-"""A spec beyond the limits is refused in one sentence, and at the cost of what the limits allow."""
+"""A spec beyond the limits is refused in one sentence, without more work than the limits allow."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from trainmaster_operator.api.parsing import InvalidJob, parse_spec
 
 
 def nested(depth: int) -> Any:
-    """Lists in each other, `depth` of them."""
+    """Returns `depth` nested lists."""
     value: Any = []
     for _ in range(depth - 1):
         value = [value]
@@ -35,7 +35,7 @@ def nested(depth: int) -> Any:
 
 
 def of_bytes(size: int) -> dict[str, str]:
-    """A mapping of so many bytes as JSON."""
+    """Returns a mapping that has so many bytes as JSON."""
     return {"x": "a" * (size - len('{"x":""}'))}
 
 
@@ -121,7 +121,7 @@ def test_a_spec_beyond_a_limit_is_refused_in_one_sentence(spec: dict[str, Any], 
 
 @pytest.mark.parametrize("spec", LEGAL.values(), ids=LEGAL.keys())
 def test_what_the_limits_allow_is_accepted(spec: dict[str, Any]) -> None:
-    # What the bundled loop would refuse of `training` is no matter of size.
+    # The size doesn't matter for values of `training` that the bundled loop would refuse.
     job = {"workers": 1, "command": ["python", "train.py"], **spec}
     parse_spec(job, "job")
     assert apply(job).accepted
@@ -133,7 +133,7 @@ def test_long_lists_of_the_pod_are_refused_at_apply(field: str) -> None:
         return {"podTemplate": {"spec": {field: [{"name": f"n{n}", "key": f"k{n}"} for n in range(count)]}}}
 
     assert apply({"workers": 1, **template(1000)}).accepted
-    # Then the rules aren't checked, which the API server says in a second cause.
+    # The API server then skips the rules, and reports that as a second cause.
     (where, sentence), *_ = apply({"workers": 1, **template(1001)}).causes
     assert where == f"spec.podTemplate.spec.{field}"
     assert "Too many: 1001: must have at most 1000 items" in sentence
@@ -182,7 +182,7 @@ JSON = st.recursive(
 
 @given(JSON, st.integers(0, 200))
 def test_a_value_is_never_found_larger_than_it_is(value: Any, most: int) -> None:
-    """Each byte that is counted while walking is one of the JSON; so what fits is never refused."""
+    """Each byte that is counted while walking is a byte of the JSON, so a value that fits is never refused."""
     if is_larger(value, most):
         assert len(compact(value)) > most
 

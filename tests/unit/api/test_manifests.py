@@ -1,4 +1,4 @@
-"""What is read of a job's whole manifest: its kind, its name, which its children's names are made of, and its spec."""
+"""A job's manifest is checked as a whole: its kind, its name (a part of its children's names), and its spec."""
 
 from __future__ import annotations
 

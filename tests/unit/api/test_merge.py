@@ -179,7 +179,7 @@ def test_the_keys_are_those_of_kubernetes_own_schemas() -> None:
 
 
 def by_searching(original: Sequence[Any], patch: Sequence[Any], keys: tuple[str, ...]) -> list[Any]:
-    """The definition of merging a list by its keys: each item is searched from the beginning."""
+    """Merges a list by its keys as defined: each item is searched from the beginning."""
     items = list(original)
     if any(item == {"$patch": "replace"} for item in patch):
         items = []
@@ -198,21 +198,21 @@ def by_searching(original: Sequence[Any], patch: Sequence[Any], keys: tuple[str,
     return items
 
 
-# Few and alike, so that they meet: numbers that are equal (1, 1.0 and true), and keys that can't be hashed.
+# The values are few and alike, so that they collide: equal numbers (1, 1.0 and true), and keys that can't be hashed.
 KEYS = st.sampled_from([None, "a", "b", 1, 1.0, True, 0, False, "", [], [1], [1.0], {}, {"x": 1}])
 ITEMS = st.fixed_dictionaries({}, optional={"key": KEYS, "effect": KEYS, "value": st.integers(0, 2)})
 DIRECTIVES = st.sampled_from([{}, {}, {}, {"$patch": "delete"}, {"$patch": "replace"}])
 CHANGES = st.tuples(ITEMS, DIRECTIVES).map(lambda parts: {**parts[0], **parts[1]})
 
 
-# What is rendered has no two items with the same key.
+# A rendered list has no two items with the same key.
 @given(
     st.lists(ITEMS, max_size=5, unique_by=lambda item: _identity(item, ("key", "effect"))),
     st.lists(CHANGES, max_size=8),
 )
 def test_merging_by_an_index_is_merging_by_searching(original: list[Any], patch: list[Any]) -> None:
     merged = merge({"tolerations": original}, {"tolerations": patch})["tolerations"]
-    # As text, because to Python 1 equals true.
+    # The values are compared as text, because in Python 1 equals True.
     assert json.dumps(merged) == json.dumps(by_searching(original, patch, ("key", "effect")))
 
 

@@ -1,4 +1,4 @@
-"""Metadata is refused where a real API server (1.36) was seen to refuse it, and nowhere else."""
+"""Metadata is refused exactly where a real API server (1.36) refused it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pod_schema`: what Kubernetes refuses in a pod gets a sentence, and nothing that Kubernetes takes is refused."""
+"""`pod_schema` gives a sentence for everything that Kubernetes refuses in a pod, and accepts the rest."""
 
 from __future__ import annotations
 

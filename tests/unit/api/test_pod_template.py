@@ -1,4 +1,4 @@
-"""What a podTemplate may not change is refused; everything else passes."""
+"""A podTemplate is refused if it changes a reserved field; all other fields are accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each reason of the documented table is produced by what is observed of a job, and can be read in its status."""
+"""Observations of a job produce each reason of the documented table, and the status shows it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def unable(reason: str, **fields: Any) -> Observed:
     return losing(phase="Pending", worker_container=container("waiting", reason=reason), **fields)
 
 
-# What is observed of worker 1 (or of the job), the status before, fields of the spec.
+# Each case has observations of worker 1 (or of the job), the earlier status, and fields of the spec.
 CASES: dict[str, tuple[Observed, dict[str, Any], dict[str, Any]]] = {
     "Error": (failing("Error"), {}, {}),
     "Signal": (failing("Signal", signal=11, exit_code=139), {}, {}),
@@ -81,7 +81,7 @@ def reasons_in(status: JobStatus) -> set[str]:
     return {failure.reason for failure in status.failures} | {item.reason for item in status.conditions}
 
 
-# The other one is of a job that was never accepted, and no rule can answer it (test_lifecycle, `TestInvalid`).
+# The other reason is for jobs that were never accepted, so no rule can answer it (test_lifecycle, `TestInvalid`).
 OF_ACCEPTED_JOBS = set(REASONS) - {"InvalidSpec"}
 
 

@@ -1,4 +1,4 @@
-"""What the operator sends to the history comes back as it was, and what isn't a record is refused by its field."""
+"""Records that the operator sends to the history are read back unchanged; bad ones are refused, naming the field."""
 
 from __future__ import annotations
 

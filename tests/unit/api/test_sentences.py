@@ -1,4 +1,4 @@
-"""What a user reads when a job can't run: one sentence each, with field, value and remedy."""
+"""If a job can't run, the user reads one sentence for each mistake, with the field, the value and the remedy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.api.sentences import sentences
 OTHER_IMAGE = {"image": "example.com/me/train:1"}
 
 
-# The issue's list of bad input, word for word what is said of it.
+# The issue's list of bad input, with the exact sentences.
 BAD_INPUT = {
     "a misspelled field": (
         {"wokers": 2},
@@ -381,7 +381,7 @@ def test_a_queue_is_somebodys() -> None:
     )
 
 
-# What is odd, and right.
+# Values that are unusual but right
 @pytest.mark.parametrize(
     "fields",
     [

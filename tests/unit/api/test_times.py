@@ -1,4 +1,4 @@
-"""Times of the status: milliseconds survive, and what is no time is none."""
+"""The status' times keep their milliseconds, and a text that isn't a time is read as none."""
 
 from __future__ import annotations
 

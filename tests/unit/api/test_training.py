@@ -1,4 +1,4 @@
-"""What the bundled loop would refuse of `training` is refused before anything starts, and nothing else of it is."""
+"""The values of `training` that the bundled loop would refuse, and no others, are refused before anything starts."""
 
 from __future__ import annotations
 

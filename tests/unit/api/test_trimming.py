@@ -1,4 +1,4 @@
-"""`api.trimming`: of a document in pieces the same is kept as of one that is decoded at once."""
+"""`api.trimming` keeps the same parts of a document in pieces as of one that is decoded at once."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ DOCUMENT: dict[str, Any] = {"kind": "List", "metadata": {"continue": "x", "rest"
 
 
 def without_limits(shape: Shape) -> Shape:
-    """The same shape for values of any size: near a limit the text and its value differ in what they count."""
+    """Returns the same shape without limits on sizes, because near a limit, text and value count different things."""
     if isinstance(shape, Whole):
         return Whole(2**30)
     return (
@@ -68,7 +68,7 @@ def trimmed(text: str | bytes, piece: int, shape: Shape = SHAPE) -> list[Any]:
 
 @pytest.fixture(params=[trimming.AT_ONCE, 1], ids=["at once", "piece by piece"])
 def each_way(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Small values are decoded at once; here also none is."""
+    """Runs a test twice: small values are decoded at once, or everything is decoded in pieces."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(trimming, "AT_ONCE", request.param)
         yield
@@ -99,7 +99,7 @@ def test_pieces_make_no_difference(odd: Any, place: str, piece: int) -> None:
         else odd
     )
     document = {**DOCUMENT, "items": [ITEM, item]} if place in ("item", "spec", "labels") else {**DOCUMENT, place: odd}
-    # As text, for no number is equal to NaN.
+    # The values are compared as text, because no number equals NaN.
     assert json.dumps(trimmed(json.dumps(document), piece, UNLIMITED)) == json.dumps([prune(document, UNLIMITED)])
 
 
@@ -210,7 +210,7 @@ LARGE = {
 
 @pytest.mark.parametrize("name", LARGE)
 def test_the_memory_of_a_large_object_is_that_of_what_is_kept(name: str) -> None:
-    """Before, 1.5 MB of JSON took 15 to 45 MB, all objects of a page together."""
+    """Before, 1.5 MB of JSON took 15 to 45 MB, because all objects of a page were decoded together."""
     raw = json.dumps({"items": [LARGE[name]] * 2}, separators=(",", ":")).encode()
     trimmer = Trimmer(SHAPE)
     tracemalloc.start()

@@ -1,4 +1,4 @@
-"""`bench.gpu` judges what it has measured by goals, chooses sizes that memory has room for, and runs each section."""
+"""`bench.gpu` judges its measurements by goals, chooses sizes that fit into memory, and runs each section."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ def program(tmp_path: Path, times: list[float]) -> Program:
 
 
 def test_a_machine_that_slows_down_steadily_leaves_no_difference(tmp_path: Path) -> None:
-    """In each round, A B B A, everything takes a hundredth longer than just before, and B half a percent more."""
+    """In each round, A B B A, every run takes 1 % longer than the one before, and B takes another 0.5 %."""
     plain, other = list[float](), list[float]()
     for number in range(5):
         for place, times, factor in ((0, plain, 1.0), (1, other, 1.005), (2, other, 1.005), (3, plain, 1.0)):

@@ -1,4 +1,4 @@
-"""`bench.programs.parts`: whoever is left makes all micro-batches of a step, and sends gradients once."""
+"""`bench.programs.parts`: the remaining ranks compute all micro-batches of a step, and send gradients once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.programs.parts import PARTS, own_parts
 
 
 class Model:
-    """A model of DDP that remembers whether it may send gradients."""
+    """Stands for a model of DDP, and remembers whether it may send gradients."""
 
     sends = True
 

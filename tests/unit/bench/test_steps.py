@@ -1,4 +1,4 @@
-"""`bench.clusters.steps` says when ranks go on after a fault, what they repeat, and what happened meanwhile."""
+"""`bench.clusters.steps` measures when ranks continue after a fault, what they repeat, and the gap between."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bench.clusters.steps import Steps
 
 
 def written(path: Path, lines: list[tuple[float, int, int, int]], parts: int = 1) -> Steps:
-    """Returns what ranks have written down: time, attempt, rank and step, of so many of 12 micro-batches each."""
+    """Returns steps as ranks write them: time, attempt, rank and step, each with so many of 12 micro-batches."""
     path.write_text(
         "".join(f"{at:.4f} {attempt} {rank} 1{rank} {step} {parts} 12\n" for at, attempt, rank, step in lines)
     )
@@ -32,8 +32,8 @@ def test_no_steps_have_taken_no_time(tmp_path: Path) -> None:
 
 
 def lost_and_back() -> list[tuple[float, int, int, int]]:
-    """Returns the steps of three ranks, one in each second. Rank 2 is lost at 10.5, two go on in attempt 2 from 12.0
-    and 12.2 on, and make step 15 after a pause when it is back in attempt 3, at 18.0.
+    """Returns the steps of three ranks, one in each second. Rank 2 is lost at 10.5 s. The other two continue in attempt
+    2 at 12.0 and 12.2 s. At 18.0 s rank 2 is back in attempt 3, and after this pause all three make step 15.
     """
     lines = [(float(step), 1, rank, step) for step in range(1, 11) for rank in range(3)]
     lines += [(step + 1 + 0.2 * rank, 2, rank, step) for step in range(11, 15) for rank in range(2)]
@@ -92,6 +92,6 @@ def test_steps_with_a_smaller_batch_are_those_after_the_fault(tmp_path: Path) ->
 
 
 def test_a_step_that_a_rank_was_lost_after_lacks_nothing(tmp_path: Path) -> None:
-    """Rank 1 had its samples in step 15, and was lost before it wrote that down."""
+    """Rank 1 had its samples in step 15, and was lost before it recorded them."""
     lines = [*((float(step), 2, rank, step) for step in range(11, 15) for rank in range(2)), (15.0, 2, 0, 15)]
     assert written(tmp_path / "steps", lines, parts=6).shares(1, 20.0) == [1.0] * 4

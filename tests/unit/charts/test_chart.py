@@ -1,4 +1,4 @@
-"""The chart, with Helm's own engine: what it renders, and that a wrong value is refused."""
+"""Helm's own engine renders the chart, and a wrong value is refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import yaml
 from helm_python import Chart
 
 CHART = Path(__file__).resolve().parents[3] / "charts" / "trainmaster"
-# The oldest that the chart's kubeVersion admits and kubernetes-validate has, and a new one.
+# The oldest version that both the chart's kubeVersion and kubernetes-validate support, and a new one.
 VERSIONS = ("1.28", "1.36")
 
 
@@ -25,7 +25,7 @@ def chart() -> Iterator[Chart]:
         yield loaded
 
 
-# The rendered documents by the values' JSON: most tests look at what a few values render.
+# The rendered documents by the values' JSON, because most tests render the same few values.
 _rendered: dict[str, list[dict[str, Any]]] = {}
 
 
@@ -215,7 +215,7 @@ def test_the_admission_policy_is_for_the_operator_s_own_service_account(chart: C
 
 
 def test_the_admission_policy_can_be_left_out(chart: Chart) -> None:
-    # Where it is left to the cluster (auto), tests/cluster/test_install.py shows it.
+    # tests/cluster/test_install.py tests that the cluster decides (auto).
     documents = render(chart, {"admissionPolicy": {"enabled": False}})
     assert [one["kind"] for one in documents if "AdmissionPolicy" in one["kind"]] == []
 

@@ -1,7 +1,7 @@
-"""What the chart brings for Prometheus and Grafana: nothing by default, and what its switches and thresholds do.
+"""By default the chart adds nothing for Prometheus and Grafana; its switches and thresholds add rules and dashboards.
 
-That the rules and dashboards are right is shown by promtool (tests/processes/charts) and by a real Prometheus
-(tests/cluster/test_monitoring.py).
+promtool (tests/processes/charts) and a real Prometheus (tests/cluster/test_monitoring.py) check that the rules and
+dashboards are right.
 """
 
 from __future__ import annotations

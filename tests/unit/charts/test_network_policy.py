@@ -1,6 +1,6 @@
-"""The operator's NetworkPolicy as the chart renders it: golden files, one for each kind of installation.
+"""The chart renders the operator's NetworkPolicy as in the golden files, one for each kind of installation.
 
-`python -m tests.unit.charts.test_network_policy` writes them anew.
+`python -m tests.unit.charts.test_network_policy` rewrites them.
 """
 
 from __future__ import annotations

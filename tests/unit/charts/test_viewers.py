@@ -1,4 +1,4 @@
-"""The chart's history and dashboard: pods without rights, beside an operator that needs neither."""
+"""The chart's history and dashboard are pods without rights, and the operator needs neither."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_neither_is_there_by_default_and_both_need_no_right(chart: Chart) -> Non
 
 
 def test_the_history_is_announced_where_only_administrators_write(chart: Chart) -> None:
-    """Tokens went to whatever had the service's usual name in the usual namespace."""
+    """Tokens used to go to any service with the usual name in the usual namespace."""
     files = chart.render(BOTH, name="mine", namespace="ops")
     documents = list(
         yaml.load_all(next(text for name, text in files.items() if name.endswith("/history.yaml")), yaml.CSafeLoader)
@@ -72,7 +72,7 @@ def test_the_history_is_announced_where_only_administrators_write(chart: Chart) 
     assert place == "ops/mine-trainmaster-history:http"
     service = named(documents, "Service", "mine-trainmaster-history")
     assert service["metadata"]["namespace"] == "ops" and service["spec"]["ports"][0]["name"] == "http"
-    # All that it allows is to read it.
+    # The role allows only to read itself.
     [rule] = role["rules"]
     assert (rule["resources"], rule["resourceNames"], rule["verbs"]) == (["clusterroles"], [ROLE], ["get"])
     binding = named(documents, "ClusterRoleBinding", ROLE)

@@ -1,6 +1,4 @@
-"""The cluster of `kubectl dtj` is a fake. A watch that it ends at once is opened again at once, and the next look at
-the pods comes soon.
-"""
+"""The cluster of `kubectl dtj` is a fake. Watches that it ends at once reopen at once, and pods are read again soon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fake cluster whose kubelet has logs of containers, with the times of their lines, as `pods/log` gives them."""
+"""Fakes a cluster whose kubelet has containers' logs, with the times of their lines, as `pods/log` returns them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BEGINNING = datetime(2026, 11, 21, 4, 0, 0, tzinfo=UTC).timestamp()
 
 
 def stamped(seconds: float, text: str) -> bytes:
-    """A line as the kubelet gives it with timestamps, so many seconds after BEGINNING."""
+    """Returns a line with its time as the kubelet writes it, so many seconds after BEGINNING."""
     time = datetime.fromtimestamp(BEGINNING + seconds, UTC)
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S.%f')}000Z {text}".encode()
 

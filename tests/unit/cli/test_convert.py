@@ -1,4 +1,4 @@
-"""`trainmaster convert` prints jobs on stdout and what became of each field on stderr, and its exit code tells."""
+"""`trainmaster convert` prints jobs on stdout, a line for each field on stderr, and fails if a field is refused."""
 
 from __future__ import annotations
 

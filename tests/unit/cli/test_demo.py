@@ -1,4 +1,4 @@
-"""`trainmaster demo` removes what an earlier demo made in its folder, and nothing else."""
+"""`trainmaster demo` removes only the files that an earlier demo made in its folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ JOB = "apiVersion: trainmaster.dev/v1alpha1\nkind: DistributedTrainingJob\nmetad
 
 @pytest.fixture(autouse=True)
 def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The demo ends where it would start a cluster."""
+    """Stops the demo where it would start a cluster."""
 
     @contextmanager
     def starts(folder: Path, **_: Any) -> Iterator[None]:

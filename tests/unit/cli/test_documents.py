@@ -1,4 +1,4 @@
-"""Files are read as kubectl 1.32 was seen to read them: each value here is what it sent to an API server."""
+"""Files are read as kubectl 1.32 reads them: each value here is the one that it sent to an API server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kubectl dtj`: how a job is named, what wrong usage is told, and whose logs are shown."""
+"""`kubectl dtj` accepts the names that kubectl prints, explains wrong usage, and shows the logs of the right worker."""
 
 from __future__ import annotations
 

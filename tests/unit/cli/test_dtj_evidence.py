@@ -1,4 +1,4 @@
-"""`kubectl dtj evidence`: the culprit first."""
+"""`kubectl dtj evidence` shows the culprit first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kubectl dtj push`: what it brings, what it refuses before anything is brought, and what it says."""
+"""`kubectl dtj push` uploads code, refuses bad code before the upload, and reports the result."""
 
 from __future__ import annotations
 

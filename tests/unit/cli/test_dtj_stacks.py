@@ -1,4 +1,4 @@
-"""`kubectl dtj stacks` asks by the job's annotation, waits for the answer, and says who has not answered."""
+"""`kubectl dtj stacks` asks by the job's annotation, waits for the answer, and names workers that don't answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RANKS: Mapping[int, Mapping[str, Any]] = {
 
 @dataclass
 class Operator:
-    """Answers the newest request, the second time that somebody looks."""
+    """Answers the newest request the second time that it is read."""
 
     transport: FakeTransport
     answer: dict[str, Any] = field(default_factory=dict)

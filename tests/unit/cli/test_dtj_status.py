@@ -1,4 +1,4 @@
-"""`kubectl dtj status`: what a person sees of one job, and of all."""
+"""`kubectl dtj status` shows one job in detail, or a line for each job."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ LATER = datetime.fromisoformat(BOOKED) + timedelta(seconds=39)
 
 
 def legend(status: dict[str, Any], *pods: dict[str, Any]) -> list[str]:
-    """Returns what a job's view says of its time, 39 s after the operator has booked some."""
+    """Returns the legend of a job's time, 39 s after the operator last accounted for it."""
     of = TrainingJob.of(job(**{"attempt": 1, "workers": {"desired": 2, "created": 2}, **status}))
     console = Console(width=100, file=io.StringIO())
     console.print(job_view(of, pods, LATER))
@@ -313,7 +313,7 @@ def test_on_a_terminal_a_row_that_is_wider_is_one_line_that_the_terminal_breaks(
     everywhere = JOBS.replace("/namespaces/default", "")
     listed = {"items": [found]}
     transport.answers = {f"GET {JOBS}": listed, f"GET {everywhere}": listed, f"GET {JOBS}/reviews": found}
-    # rich takes it for a terminal of 80 columns.
+    # rich considers it a terminal of 80 columns.
     environment = {"FORCE_COLOR": "1", "TERM": "dumb"}
     lines = CliRunner().invoke(dtj.app, [*command, "-o", "wide"], env=environment).output.splitlines()
     assert [("GOODPUT" in line, "75s" in line) for line in lines] == [(True, False), (False, True)]

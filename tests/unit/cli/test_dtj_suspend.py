@@ -1,4 +1,4 @@
-"""`kubectl dtj suspend`, `resume` and `scale`: one small patch, or none."""
+"""`kubectl dtj suspend`, `resume` and `scale` send one small patch, or none."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_of_several_jobs_those_that_are_refused_are_reported_and_the_others_are_
 
 
 def warning(transport: FakeTransport, spec: dict[str, Any], **status: Any) -> str:
-    """What `suspend` says on stderr of a job that it suspends."""
+    """Suspends a job and returns the warning that `suspend` prints on stderr."""
     found = job(**{**RUNNING, **status})
     found["spec"] |= spec
     transport.answers = {f"GET {JOBS}/reviews": found, f"PATCH {JOBS}/reviews": found}

@@ -1,4 +1,4 @@
-"""Code that no ConfigMap holds is brought to a claim; where that fails, a sentence says why and nothing is left."""
+"""Code that fits no ConfigMap is uploaded to a claim. On failure, a sentence gives the reason and nothing is left."""
 
 from __future__ import annotations
 
@@ -91,11 +91,11 @@ class FakeCluster:
         raise AssertionError("no log is read")
 
     def left(self) -> list[str]:
-        """Return the names of the pods and ConfigMaps that are there."""
+        """Returns the names of the pods and ConfigMaps that exist."""
         return [path.rpartition("/")[2] for path in self.objects if "/pods/" in path or "/configmaps/" in path]
 
     def digest(self) -> str:
-        """Return which code the job names."""
+        """Returns the digest of the code that the job names."""
         return str(self.objects[f"{JOBS}/reviews"]["spec"]["code"]["digest"])
 
 
@@ -108,7 +108,7 @@ def raising(error: BaseException) -> Hook:
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
-    """A job whose code is on a claim."""
+    """Returns a cluster with a job whose code is on a claim."""
     fake = FakeCluster()
     reviews = job()
     reviews["spec"]["code"] = {"digest": "0" * 64, "claim": {"claimName": "archives", "path": "code/reviews"}}
@@ -121,7 +121,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Code of two pieces: what is random isn't compressed."""
+    """Returns a folder whose archive has two pieces: random bytes can't be compressed."""
     (tmp_path / "train.py").write_text("import torch\n")
     (tmp_path / "noise.bin").write_bytes(os.urandom(800_000))
     return tmp_path
@@ -132,7 +132,7 @@ def push(folder: Path) -> Any:
 
 
 def refusal(cluster: FakeCluster, folder: Path) -> str:
-    """Return the sentence of a push that fails; nothing of it is left, and the job has its code of before."""
+    """Returns the sentence of a push that fails, and checks that nothing is left and the job keeps its code."""
     result = push(folder)
     assert (result.exit_code, result.stdout, cluster.digest()) == (1, "", "0" * 64), result.output
     assert cluster.left() == []
@@ -264,7 +264,7 @@ INTERRUPTED = [f"POST {PODS}", f"POST {CORE}/configmaps", f"GET {PODS}/{POD}"]
 
 @pytest.mark.parametrize("request_", INTERRUPTED)
 def test_ctrl_c_leaves_nothing(cluster: FakeCluster, folder: Path, request_: str) -> None:
-    """The request has come through, and its answer hasn't come back."""
+    """The request has arrived, but its answer hasn't come back."""
     hooks = iter([raising(KeyboardInterrupt())])
     cluster.after[request_] = lambda: next(hooks, lambda: None)()
     result = push(folder)
@@ -273,7 +273,7 @@ def test_ctrl_c_leaves_nothing(cluster: FakeCluster, folder: Path, request_: str
 
 
 def test_a_second_ctrl_c_leaves_no_pod(cluster: FakeCluster, folder: Path) -> None:
-    """What the pod owns goes with it."""
+    """Objects that the pod owns are deleted with it."""
     cluster.after[f"GET {PODS}/{POD}"] = raising(KeyboardInterrupt())
     for path in (f"{PODS}/{POD}", f"{CORE}/configmaps/{POD}-0"):
         cluster.after[f"DELETE {path}"] = raising(KeyboardInterrupt())

@@ -1,4 +1,4 @@
-"""`kubectl dtj wait`: the exit codes that scripts go by."""
+"""`kubectl dtj wait` ends with exit codes that scripts can rely on."""
 
 from __future__ import annotations
 

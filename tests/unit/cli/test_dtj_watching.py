@@ -1,4 +1,4 @@
-"""`kubectl dtj status --watch`: a row for each change, and a clock."""
+"""`kubectl dtj status --watch` prints a row for each change, and a clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events of jobs are told from others, counted, sorted and aged as kubectl does (`cli/events.py`)."""
+"""A job's events are selected, counted and sorted, and their ages are shown as kubectl does (`cli/events.py`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kubectl dtj logs -f`, from one container to the next: waits, restarts, replaced pods, suspend, the end, deletion."""
+"""`kubectl dtj logs -f` follows one container after the otherthrough waits, restarts, new pods, suspension and end."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def kubelet(monkeypatch: pytest.MonkeyPatch) -> FakeKubelet:
 
 
 def single(**status: Any) -> dict[str, Any]:
-    """A job of one worker."""
+    """Returns a job of one worker."""
     return {**job(**status), "spec": {"workers": 1}}
 
 
 def running(worker: int = 0, *, restarts: int = 0, uid: str = "u", **state: Any) -> dict[str, Any]:
-    """A pod whose container runs, or is in another state."""
+    """Returns a pod whose container is running or in the given state."""
     status = {"name": "worker", "restartCount": restarts, "state": state or {"running": {}}}
     made = pod(worker, containerStatuses=[status])
     made["metadata"]["uid"] = uid
@@ -221,7 +221,7 @@ def test_a_rank_that_the_job_cant_have_is_refused_with_those_that_there_are(
 
 
 def test_a_rank_isnt_refused_where_nobody_knows_how_many_there_are(kubelet: FakeKubelet) -> None:
-    """The job is of another release."""
+    """The job was made by another release."""
     kubelet.answers = answers([{**job(**RUNNING), "spec": {"workers": 2, "unheardOf": True}}], [pods(running(0))])
     kubelet.containers = {"reviews-0": [[(1, "[rank 5]: hello")]]}
     assert run("logs", "reviews", "--rank", "5").stdout == "[rank 5]: hello\n"
@@ -277,7 +277,7 @@ def test_a_job_that_has_ended_without_output_is_said_to_have_ended_once(kubelet:
 
 
 def kept_of(log: list[tuple[float, str]], *, cut: bool = False) -> dict[str, str]:
-    """What the operator keeps of worker 0's log."""
+    """Returns worker 0's log as the operator keeps it."""
     times = tuple(round((BEGINNING + seconds) * 1_000) for seconds, _ in log)
     return KeptLog(tuple(text for _, text in log), times, cut).to_data(0)
 

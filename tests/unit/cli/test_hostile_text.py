@@ -1,4 +1,4 @@
-"""What pods and others wrote can't command the terminal that shows it, in any command, and ends none.
+"""No command lets text from pods or other clients control the terminal, and no such text ends a command.
 
 Every string field of a job, its status, pods, evidence and logs holds escape sequences, C1 controls, bidirectional
 controls, carriage returns and rich's markup. Each command prints them into a pipe and onto a terminal (a pty).
@@ -42,7 +42,7 @@ JOBS = "/apis/trainmaster.dev/v1alpha1/namespaces/default/distributedtrainingjob
 PODS = "/api/v1/namespaces/default/pods"
 MAPS = "/api/v1/namespaces/default/configmaps"
 EVENTS = "/api/v1/namespaces/default/events"
-# The clipboard (OSC 52), a colour, a cleared screen, C1's CSI, a title, text turned round, text written over, and tags.
+# The texts contain the clipboard (OSC 52), a colour, a cleared screen, C1's CSI, a title, reversed text, and tags.
 SEQUENCES = (
     *("\x1b]52;c;cm0gLXJmIC8=\x07", "\x1b[31m", "\x1b[2J", "\x1b[1A\x1b[2K", "\x9b31m", "\x9d0;title\x9c", "\x1bc"),
     *("\u202e", "\u2066", "\u2028", "\r", "\b", "\x00", "\x7f", "\U000e0041", "[/b]", "[bold]", "[link=x]"),
@@ -196,7 +196,7 @@ def in_a_pipe(app: typer.Typer, arguments: tuple[str, ...]) -> str:
 
 @contextlib.contextmanager
 def a_terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], str]]:
-    """A pty in place of stdout and stderr; what was written onto it by then."""
+    """Replaces stdout and stderr by a pty, and yields a function that returns the output so far."""
     master, slave = os.openpty()
     written = bytearray()
 
@@ -233,7 +233,7 @@ def assert_harmless(output: str, *, shown: bool = True, coloured: bool = False) 
     last = "A-Zabcdefghijkln-z" if coloured else "A-Za-z"
     commanded = re.search(rf"(\x1b\[[0-9;?]*[{last}]|\r)EVIL", text)
     assert commanded is None, f"a control sequence of somebody else: {commanded}"
-    # The rest are rich's own colours, and how it draws a live picture anew.
+    # The rest are rich's own colours, and the codes with which it redraws a live display.
     text = re.sub(r"\x1b\[[0-9;]*[mAKH]|\x1b\[\?(?:25|1049)[lh]|\r(?=\x1b\[2K)", "", text)
     left = UNSAFE.search(text)
     assert left is None, f"{left} in {text[max(0, left.start() - 40) : left.start() + 40]!r}" if left else ""
@@ -241,7 +241,7 @@ def assert_harmless(output: str, *, shown: bool = True, coloured: bool = False) 
 
 @pytest.fixture(autouse=True)
 def left_after_two_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The user of `top` presses Ctrl-C after two pictures: a pty takes megabytes, of 8,000 columns, slowly."""
+    """Presses Ctrl-C after two pictures of `top`, because a pty with 8,000 columns takes megabytes slowly."""
     newest = live._newest
 
     def twice(found: Iterable[Any]) -> Iterator[Any]:
@@ -255,7 +255,7 @@ def left_after_two_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class _Cluster(dict[str, Any]):
-    """Answers for what only `why` reads: events of others' texts, and nothing else."""
+    """Answers requests that only `why` makes: events with hostile texts, and empty lists."""
 
     def __missing__(self, key: str) -> Any:
         about = {"kind": "Pod", "name": HOSTILE}
@@ -281,7 +281,7 @@ def test_no_command_of_the_plugin_hands_a_terminal_what_others_wrote(
     transport: FakeTransport, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
     prepare(transport, command)
-    # Only `suspend` prints what others wrote: where the checkpoints are that it loses.
+    # Among these commands only `suspend` prints others' text: the path of the checkpoints that it loses.
     shown = command[0] not in ("resume", "restart", "scale")
     assert_harmless(on_a_terminal(monkeypatch, dtj.app, command), shown=shown, coloured=command[0] == "logs")
     if command[0] == "logs":
@@ -294,7 +294,7 @@ def test_no_command_of_the_plugin_hands_a_terminal_what_others_wrote(
 
 
 def strings(value: Any) -> list[str]:
-    """Every string of a JSON document."""
+    """Yields every string of a JSON document."""
     if isinstance(value, dict):
         return [text for item in value.items() for part in item for text in strings(part)]
     if isinstance(value, list):
@@ -483,13 +483,13 @@ def test_names_of_files_that_are_left_out_are_harmless(
 
 def test_every_command_is_among_those_above() -> None:
     tested = {command[0] for command in COMMANDS} | {"validate", "render", "demo", "push", "submit"}
-    # tests/unit/cli/test_convert.py has what is hostile to it.
+    # tests/unit/cli/test_convert.py tests it with hostile manifests.
     tested |= {"convert"}
-    # tests/unit/cli/history/test_history.py too, and it uses the texts above.
+    # tests/unit/cli/history/test_history.py tests it with the texts above.
     tested |= {"history"}
-    # `operator run` logs (tests/unit/serving/test_logs.py); nobody writes texts for the others.
-    # What `mcp` answers goes to a program (tests/processes/cli/test_mcp.py).
-    # What `dashboard` and `open` show is a page's (tests/processes/dashboard).
+    # `operator run` only logs (tests/unit/serving/test_logs.py), and the others print no texts of other people.
+    # The answers of `mcp` go to a program (tests/processes/cli/test_mcp.py).
+    # `dashboard` and `open` show a page (tests/processes/dashboard).
     harmless = {"crd", "completion", "operator", "local", "mcp", "init", "dashboard", "open"}
     assert {name for names in SECTIONS.values() for name in names} == tested | harmless
 
@@ -500,7 +500,7 @@ def test_nothing_is_printed_but_through_the_ways_out() -> None:
     found = {str(path.relative_to(folder)): others.findall(path.read_text()) for path in folder.rglob("*.py")}
     ways_out = {"terminal.py", "console.py"}
     assert {name for name, uses in found.items() if uses} - ways_out == {"completion.py", "program.py"}
-    # Streams are flushed at the end of a process.
+    # Streams are flushed when a process ends.
     assert found["program.py"] == ["sys.stdout", "sys.stderr"]
-    # The directive that ends a completion, a constant.
+    # The directive that ends a completion is a constant.
     assert found["completion.py"] == ["print("]

@@ -1,4 +1,4 @@
-"""`trainmaster init` writes a valid job and a script, never over what is there, and says what to do next."""
+"""`trainmaster init` writes a valid job and a script, never overwrites a file, and names the next step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trainmaster local status` says where the cluster is and what its nodes have."""
+"""`trainmaster local status` shows where the cluster is and the resources of its nodes."""
 
 from __future__ import annotations
 

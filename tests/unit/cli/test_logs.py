@@ -1,4 +1,4 @@
-"""Lines are labelled, coloured and timed when they are printed, and the kubelet's stamps are read."""
+"""Printed lines have labels, colours and times, and the kubelet's timestamps are read."""
 
 from __future__ import annotations
 

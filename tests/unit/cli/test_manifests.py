@@ -1,4 +1,4 @@
-"""`trainmaster validate`, `render` and `crd`, as a user calls them."""
+"""`trainmaster validate`, `render` and `crd` run as a user calls them."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def test_a_misspelled_kind_is_named(runner: CliRunner, kind: str) -> None:
 
 
 def test_the_jobs_of_a_list_are_checked_at_their_places(runner: CliRunner) -> None:
-    """That is what `kubectl get -o yaml` prints."""
+    """`kubectl get -o yaml` prints such a list."""
     text = """\
 apiVersion: v1
 kind: List
@@ -334,7 +334,7 @@ def test_render_shows_the_children(runner: CliRunner, tmp_path: Path) -> None:
 
 
 def test_scalars_are_read_as_kubectl_reads_them(runner: CliRunner) -> None:
-    """1e-4 is a number and a date is text in go-yaml, with which kubectl turns YAML into JSON."""
+    """In go-yaml, with which kubectl turns YAML into JSON, 1e-4 is a number and a date is text."""
     result = runner.invoke(app, ["render", "-"], input=GOOD)
     config = yaml.safe_load(list(yaml.safe_load_all(result.stdout))[1]["data"]["training.yaml"])
     assert config["task"]["options"] == {"lr": 0.0001, "started": "2026-01-01", "name": "on"}

@@ -1,4 +1,4 @@
-"""`-o`: what is printed of jobs is what kubectl prints of them."""
+"""With `-o`, jobs are printed as kubectl prints them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The frame of `trainmaster` and `kubectl dtj`: options before and behind a command, help, names, and wrong usage."""
+"""`trainmaster` and `kubectl dtj` take options before and after a command, and share help, names and usage errors."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_every_module_of_commands_is_registered() -> None:
     from trainmaster.cli import commands
 
     found = {f"{commands.__name__}.{module.name}" for module in pkgutil.iter_modules(commands.__path__)}
-    # It is beneath `history`.
+    # The command is below `history`.
     found.discard(module_of("history-server"))
     assert found == {module_of(name) for name in NAMES}
 

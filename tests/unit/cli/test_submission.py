@@ -1,4 +1,4 @@
-"""What `submit` makes of flags and manifests, and what it says of mistakes, without a cluster."""
+"""`submit` turns flags and manifests into a job, and reports mistakes, without a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports of ranks become bars, a histogram and a slowest rank (`cli/top.py`)."""
+"""The ranks' reports become bars, a histogram and a slowest rank (`cli/top.py`, `cli/top_picture.py`)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_slowest_rank_is_named_where_it_is_notably_slower() -> None:
 
 
 def test_ranks_that_wait_for_a_slow_one_in_every_step_are_told_from_it_by_what_they_compute() -> None:
-    """As `trainloop` reports: a step takes as long on each of them."""
+    """`trainloop` reports like this: a step takes equally long on each rank."""
     figures = [RankMetrics(0, rank, 10, step_seconds=0.5, compute_seconds=each) for rank, each in enumerate((0.2, 0.4))]
     lines = "\n".join(drawn(JobPicture(running(), ranks=figures)))
     assert "computing time by rank median 300 ms" in lines and "slowest: rank 1, 1.3 times the median" in lines

@@ -1,4 +1,4 @@
-"""`kubectl dtj why` prints one cause, its evidence, and what can be pasted; without a name the jobs in trouble."""
+"""`kubectl dtj why` prints one cause, its evidence, and a command to paste; without a name it lists jobs in trouble."""
 
 from __future__ import annotations
 

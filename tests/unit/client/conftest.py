@@ -1,4 +1,4 @@
-"""A watch that a fake ends at once is opened again at once."""
+"""If a fake ends a watch at once, it is opened again at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A transport that answers from a script, for tests of the SDK and of the commands built on it."""
+"""Fakes a transport that answers from a script, for tests of the SDK and of commands built on it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Answer = Callable[[], Any]
 
 
 def job(name: str = "reviews", *, version: str = "1", **status: Any) -> dict[str, Any]:
-    """Returns a DistributedTrainingJob as the API server does."""
+    """Returns a DistributedTrainingJob as the API server returns it."""
     return {
         "apiVersion": "trainmaster.dev/v1alpha1",
         "kind": "DistributedTrainingJob",
@@ -28,7 +28,7 @@ def job(name: str = "reviews", *, version: str = "1", **status: Any) -> dict[str
 
 
 def pod(worker: int, *, name: str = "reviews", **status: Any) -> dict[str, Any]:
-    """Returns a worker's pod."""
+    """Returns one worker's pod."""
     return {
         "metadata": {
             "name": f"{name}-{worker}",
@@ -47,7 +47,7 @@ def event(kind: str, changed: Mapping[str, Any]) -> bytes:
 
 @dataclass
 class FakeTransport:
-    """FakeTransport answers requests by `METHOD path`, and streams by path. `asked` records the requests."""
+    """Answers requests by `METHOD path` and streams by path. `asked` lists the requests."""
 
     answers: dict[str, Any] = field(default_factory=dict)
     streams: dict[str, list[Any]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What is no argument of a method is a ClientError of one sentence, before anything is asked."""
+"""A wrong argument of a method raises a ClientError of one sentence before any request is sent."""
 
 from __future__ import annotations
 

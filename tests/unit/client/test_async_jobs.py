@@ -1,4 +1,4 @@
-"""The asynchronous client has the methods of the synchronous one, and both do the same."""
+"""The asynchronous client has the same methods as the synchronous one, and they do the same."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ JOBS = "/apis/trainmaster.dev/v1alpha1/namespaces/default/distributedtrainingjob
 
 
 def public(of: type) -> dict[str, list[tuple[str, object]]]:
-    """The methods with their parameters' names and defaults; `wait` has a default function of its own."""
+    """Returns the methods with their parameters' names and defaults; `wait` has its own default function."""
     return {
         name: [(each.name, None if name == "wait" else each.default) for each in parameters(method)]
         for name, method in inspect.getmembers(of, inspect.isfunction)

@@ -1,4 +1,4 @@
-"""A function's source runs alone, or one sentence says before anything is submitted why it can't."""
+"""A function's source runs alone; otherwise one sentence explains, before anything is submitted, why it can't."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
 @decorated
 @functools.lru_cache
 def fit(path: Path | str, steps: int = 2, *, rates: tuple[float, ...] = (0.1,)) -> list[str]:
-    """Writes what it was given."""
+    """Writes its arguments."""
     from pathlib import Path
 
     def line(step: int) -> str:

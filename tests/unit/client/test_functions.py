@@ -1,4 +1,4 @@
-"""`train` makes a job of a function, whose files are the job's code."""
+"""`train` makes a job of a function, whose source files become the job's code."""
 
 from __future__ import annotations
 

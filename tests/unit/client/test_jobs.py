@@ -1,4 +1,4 @@
-"""The Python SDK: what it asks of the API server, and how it survives broken watches."""
+"""The Python SDK sends the right requests to the API server, and survives broken watches."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_watch_ends_when_the_job_is_gone() -> None:
 
 
 def ending() -> dict[str, Any]:
-    """A job that runs, and has ended when it is read again."""
+    """Returns answers for a job that is running, and has ended when it is read again."""
     return {f"GET {JOBS}/reviews": [job(phase="Running"), job(phase="Succeeded")]}
 
 

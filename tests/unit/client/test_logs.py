@@ -1,4 +1,4 @@
-"""A job's output is one stream whose lines name their authors, and can be selected by rank, attempt and time."""
+"""A job's output is one stream; each line names its author, and rank, attempt and time can be selected."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def lines(*stamped: str) -> list[bytes]:
-    """Lines as the kubelet gives them with times, from "SECOND TEXT"."""
+    """Returns lines with times as the kubelet returns them, from "SECOND TEXT"."""
     return [
         f"2026-11-21T04:00:{second:>02}Z {text}".encode() for second, _, text in (one.partition(" ") for one in stamped)
     ]
@@ -37,7 +37,7 @@ def running(worker: int, restarts: int = 0, **state: Any) -> dict[str, Any]:
 
 
 class Kubelet(FakeTransport):
-    """A kubelet has the log of the container before apart: the containers of a pod are read at once."""
+    """Fakes a kubelet with a separate log for the previous container, because a pod's containers are read together."""
 
     def lines(self, path: str, *, query: Mapping[str, str], read_seconds: float | None) -> Iterator[bytes]:
         which = f"{path}?previous" if "previous" in query else path

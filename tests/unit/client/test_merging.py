@@ -1,4 +1,4 @@
-"""Logs are merged by the time of their lines, in bounded memory; silent logs are waited for only for a moment."""
+"""Logs are merged by the times of their lines, in bounded memory, and silent logs delay the others only briefly."""
 
 from __future__ import annotations
 

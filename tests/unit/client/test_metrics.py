@@ -1,4 +1,4 @@
-"""What ranks say of themselves is read from their agents, whatever these answer."""
+"""The client reads the ranks' metrics from their agents, and copes with any answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who asks in the name of a viewer sends the viewer's token and no credentials of its own."""
+"""A request on behalf of a viewer carries the viewer's token and no other credentials."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_only_what_is_allowed_is(answer: object, may: bool) -> None:
 
 
 class Reviewer:
-    """An API server that allows everything or nothing."""
+    """Fakes an API server that allows everything or nothing."""
 
     def __init__(self) -> None:
         self.asked, self.allowed = 0, True

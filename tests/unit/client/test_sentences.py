@@ -1,4 +1,4 @@
-"""The sentences before a job is suspended or resumed say what is lost, and from where it goes on."""
+"""The sentences before a suspension or resumption name the losses, and the step at which training continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The environment's proxy is used for the addresses that kubectl uses it for."""
+"""The client uses the environment's proxy for the same addresses as kubectl."""
 
 from __future__ import annotations
 

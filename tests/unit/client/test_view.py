@@ -1,4 +1,4 @@
-"""A job has one view, and a notebook shows it as a table; what users and programs wrote into it stays text."""
+"""A job has one view, which a notebook shows as a table, and texts of users and programs stay text."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_job_is_shown_with_what_it_does_now() -> None:
 
 @pytest.mark.parametrize("phase", ["Failed", "Succeeded", "Suspended", "Restarting"])
 def test_only_a_running_job_has_a_speed_and_an_eta(phase: str) -> None:
-    """Notebooks and the sentence of `why` once showed the last speed of a job that had ended."""
+    """Notebooks and `why` once showed the last speed of a job that had ended."""
     found = view_of(job(**{**RUNNING, "phase": phase}))
     assert (found.samples_per_second, found.eta_seconds, found.progress) == (None, None, "step 30 of 120")
     assert "samples" not in job_text(found) and "ETA" not in job_text(found)
@@ -105,7 +105,7 @@ def test_a_job_that_was_refused_says_why() -> None:
 
 
 def formatted(transport: FakeTransport) -> dict[str, str]:
-    """What IPython shows of the job."""
+    """Returns the job as IPython shows it, by media type."""
     formatter: Any = DisplayFormatter()
     data: dict[str, str] = formatter.format(JobHandle(JobClient("default", transport=transport), "reviews"))[0]
     return data

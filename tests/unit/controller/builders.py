@@ -1,4 +1,4 @@
-"""Small builders of API objects and decisions."""
+"""Builds small API objects and decisions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def owner(uid: str = JOB_UID) -> list[dict[str, Any]]:
 
 
 def set_uid(name: str = "bert", job_uid: str = JOB_UID) -> str:
-    """The uid of the StatefulSet that `child` builds and that `pod` is controlled by."""
+    """Returns the uid of the StatefulSet that `child` builds and that controls the pods of `pod`."""
     return f"set-{name}-{job_uid}"
 
 
@@ -116,7 +116,7 @@ def ref(index: int = 0, uid: str | None = None) -> PodView:
 
 
 def children_decider(job: Job, observed: Observed, now: float, settings: object) -> Decision:
-    """The smallest decision that makes a job: a Service and a StatefulSet, Starting once they are there."""
+    """Makes the smallest decision for a job: a Service and a StatefulSet, and Starting once they exist."""
     del now, settings
     have = {(item.kind, item.name) for item in observed.children}
     wanted = [(kind, job.name) for kind in ("Service", "StatefulSet")]

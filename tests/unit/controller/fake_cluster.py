@@ -47,11 +47,11 @@ class FakeCluster:
         self.faults += [(verb, plural, error)] * times
 
     def version(self) -> str:
-        """The resourceVersion of a list that is made now."""
+        """Returns the resourceVersion of a list that is made now."""
         return str(next(self._versions))
 
     def put(self, resource: Resource, raw: Mapping[str, Any], *, publish: bool = True) -> RawObject:
-        """Write as if by somebody else."""
+        """Writes an object as another client would."""
         metadata = raw["metadata"]
         place = (resource.plural, str(metadata["namespace"]), str(metadata["name"]))
         before = self.objects.get(place)
@@ -73,7 +73,7 @@ class FakeCluster:
         return copy.deepcopy(stored)
 
     def remove(self, resource: Resource, namespace: str, name: str, *, publish: bool = True) -> None:
-        """Delete as if by somebody else; without `publish`, no watch shows it."""
+        """Deletes an object as another client would; without `publish`, no watch shows it."""
         gone = self.objects.pop((resource.plural, namespace, name))
         gone["metadata"]["resourceVersion"] = str(next(self._versions))
         if publish:
@@ -219,13 +219,13 @@ class FakeCluster:
 
 
 def trimmed(resource: Resource, raw: Mapping[str, Any]) -> RawObject:
-    """What the real cluster's client keeps of an answer."""
+    """Returns the part of an answer that the real cluster's client keeps."""
     found: RawObject = copy.deepcopy(dict(raw)) if resource.kept is None else prune(copy.deepcopy(raw), resource.kept)
     return found
 
 
 def merge(before: Mapping[str, Any], changes: Mapping[str, Any]) -> RawObject:
-    """JSON merge patch, RFC 7386."""
+    """Applies a JSON merge patch (RFC 7386)."""
     result = copy.deepcopy(dict(before))
     for name, value in changes.items():
         if value is None:
@@ -239,7 +239,7 @@ def merge(before: Mapping[str, Any], changes: Mapping[str, Any]) -> RawObject:
 
 
 def selected(raw: Mapping[str, Any], selector: str) -> bool:
-    """Label selectors: `name`, `name=value`, `name!=value`, `name notin (value,value)`, joined by commas."""
+    """Applies label selectors: `name`, `name=value`, `name!=value`, `name notin (value,value)`, joined by commas."""
     labels = raw["metadata"].get("labels") or {}
     for term in filter(None, re.split(r",(?![^(]*\))", selector)):
         if " notin " in term:

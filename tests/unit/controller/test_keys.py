@@ -1,4 +1,4 @@
-"""`keys`: the operator's keys are made once and rotated in two steps; what others write on pods isn't believed."""
+"""`keys` creates the operator's keys once and rotates them in two steps; forged annotations on pods are ignored."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_no_annotation_raises_anything_else(value: object) -> None:
 
 
 def stored(annotation: str, *, template: str | None = None, **labels: str) -> Store:
-    """A job at attempt 1, whose pod, and set, somebody who may patch them has given these annotations."""
+    """Returns a store with a job at attempt 1. Somebody has put these annotations on its pod and StatefulSet."""
     store = Store(lambda _: None, KEYS)
     for resource, raw in ((JOBS, b.job()), (STATEFUL_SETS, b.child("StatefulSet")), (PODS, b.pod(0))):
         raw = copy.deepcopy(raw)
@@ -204,7 +204,7 @@ def test_an_annotation_that_the_operator_has_signed_counts() -> None:
     ],
 )
 def test_a_forged_annotation_locks_no_job_at_an_attempt_that_nobody_counted(forged: str) -> None:
-    """The highest attempt that an annotation shows is held and the next one opened, where a status was lost."""
+    """If a status was lost, the operator holds the highest attempt in the annotations and opens the next one."""
     assert seen(stored(forged)) == [None, None]
 
 
@@ -239,7 +239,7 @@ async def test_a_secret_that_is_refused_costs_the_fast_way_only(caplog: pytest.L
 
 
 async def test_a_secret_that_is_gone_is_made_again_once_an_agent_knows_no_token() -> None:
-    """The namespace was deleted with all in it, and made anew, while the operator ran."""
+    """The namespace was deleted with its contents, and created again, while the operator ran."""
     cluster = FakeCluster()
     store = Store(lambda _: None, KEYS)
     secrets = AgentsSecrets(cluster, KEYS)

@@ -1,4 +1,4 @@
-"""`lease`: one leader at a time, by client-go's rules (tools/leaderelection/leaderelection.go)."""
+"""`lease` allows one leader at a time, by client-go's rules (tools/leaderelection/leaderelection.go)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def holder(cluster: FakeCluster) -> str:
 
 @in_virtual_time
 async def test_a_lease_that_was_not_renewed_in_time_is_not_held_before_anybody_knows() -> None:
-    """The process was stopped, or its loop held up: its first write may come before its next look at the lease."""
+    """The process or its loop was stopped, so its first write may come before it checks the lease again."""
     cluster = FakeCluster()
     first = candidate(cluster, "first")
     assert not first.is_held()

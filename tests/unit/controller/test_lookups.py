@@ -1,4 +1,4 @@
-"""`lookups`: which questions are asked, when again, how they are answered, and what is recorded."""
+"""`lookups` decides which questions to ask and when to repeat them, answers them, and records the answers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ListedPods(BaseWorld):
         return self.cluster.calls["list", "Pod"]
 
     async def decide_on(self) -> list[str]:
-        """Returns the uids of the pods that a decision has before it."""
+        """Returns the uids of the pods that a decision is based on."""
         while await self.lookups.before_decision(KEY, self.snapshot()):
             pass
         return [pod.uid for pod in self.snapshot().observed.pods]

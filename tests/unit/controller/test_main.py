@@ -1,4 +1,4 @@
-"""`controller.main`: the options of `run` are the fields of the settings, and nothing else says them."""
+"""`controller.main`: the options of `run` are exactly the fields of the settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEFAULTS = OperatorSettings()
 
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., OperatorSettings | str]:
-    """Runs `trainmaster-operator run` up to where the operator would begin; returns the settings, or what is wrong."""
+    """Runs `trainmaster-operator run` until the operator would begin, and returns the settings or the error."""
     seen: list[OperatorSettings] = []
 
     def begin(settings: OperatorSettings) -> int:

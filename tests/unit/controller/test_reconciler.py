@@ -1,4 +1,4 @@
-"""`reconciler`: what the operator's log has of a job that changed."""
+"""`reconciler` logs each change of a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`settings`: the address of the history."""
+"""`settings` checks the address of the history."""
 
 from __future__ import annotations
 

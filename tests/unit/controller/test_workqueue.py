@@ -1,4 +1,4 @@
-"""`workqueue`: the queue keeps client-go's promises (k8s.io/client-go/util/workqueue)."""
+"""`workqueue` keeps the promises of client-go's queue (k8s.io/client-go/util/workqueue)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def make() -> WorkQueue[str]:
 
 
 async def take(queue: WorkQueue[str]) -> str | None:
-    """The next key, None when there is none now."""
+    """Returns the next key, or None if there is none now."""
     try:
         key, _ = await asyncio.wait_for(anext(queue), 0.01)
     except TimeoutError:
@@ -36,7 +36,7 @@ async def test_a_key_added_many_times_is_handed_out_once() -> None:
 
 @in_virtual_time
 async def test_a_key_that_fails_for_a_day_waits_for_the_longest_time() -> None:
-    """Each minute; a double holds 1,024 doublings."""
+    """It is tried once a minute; a double holds only 1,024 doublings."""
     queue = make()
     for _ in range(1_440):
         wait = queue.add_rate_limited("a")
@@ -127,7 +127,7 @@ steps = st.lists(
 @given(steps)
 def test_no_key_is_lost_and_none_is_worked_on_twice_at_a_time(history: list[Step]) -> None:
     working: set[str] = set()
-    # What was asked for and not begun since: key -> the earliest time that it is due.
+    # The keys requested and not begun since, each with its earliest due time.
     asked: dict[str, float] = {}
 
     @in_virtual_time

@@ -1,4 +1,4 @@
-"""An event loop whose clock jumps to the next timer: waits cost nothing, and no load makes them longer."""
+"""Provides an event loop whose clock jumps to the next timer, so waits cost nothing and don't depend on the load."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class _Jump(selectors.DefaultSelector):
-    """Doesn't wait for what is ready later: the clock moves on instead."""
+    """Moves the clock forward instead of waiting."""
 
     now = 0.0
 
@@ -22,7 +22,7 @@ class _Jump(selectors.DefaultSelector):
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """For code that waits by the loop's clock alone, and for nothing outside of the process."""
+    """Runs code that waits only by the loop's clock, and for nothing outside of the process."""
 
     def __init__(self) -> None:
         self._jump = _Jump()
@@ -33,7 +33,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 def in_virtual_time(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    """Run a test on such a loop."""
+    """Runs a test on such a loop."""
 
     @functools.wraps(test)
     def run() -> None:

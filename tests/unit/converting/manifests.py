@@ -1,4 +1,4 @@
-"""Manifests of other operators for the tests, and what convert makes of them in a form that a test can compare."""
+"""Builds manifests of other operators, and converts them into a form that a test can compare."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainmaster_operator.api.parsing import parse_job
 
 @dataclass(frozen=True)
 class Converted:
-    """The job that was made, the documents beside it, and the notes by their fields."""
+    """Holds the resulting job, the documents beside it, and the notes by their fields."""
 
     job: dict[str, Any]
     beside: list[Mapping[str, Any]]
@@ -23,22 +23,22 @@ class Converted:
         return dict(self.job["spec"])
 
     def became(self, field: str) -> list[tuple[str, Any]]:
-        """What a field became; a test asks only for what was kept."""
+        """Returns the fields of the job that a kept field became."""
         assert self.notes[field].answer.outcome == "kept", self.notes[field]
         return list(self.notes[field].became)
 
     def reason(self, field: str) -> tuple[str, str]:
-        """Whether a field was dropped or refused, and why."""
+        """Returns whether a field was dropped or refused, and why."""
         answer = self.notes[field].answer
         return answer.outcome, answer.text
 
     def refused(self) -> dict[str, str]:
-        """All that was refused."""
+        """Returns the reason of each refused field."""
         return {name: note.answer.text for name, note in self.notes.items() if note.answer.outcome == "refused"}
 
 
 def converted(*manifests: Mapping[str, Any], valid: bool = True) -> Converted:
-    """Converts manifests, the first of which is the job; a test says where the result can't be valid."""
+    """Converts manifests, the first of which is the job; `valid` is false if the result can't be valid."""
     conversion = convert(manifests)[0]
     assert conversion.notes is not None
     job = dict(conversion.documents[-1])
@@ -50,7 +50,7 @@ def converted(*manifests: Mapping[str, Any], valid: bool = True) -> Converted:
 
 
 def pod(command: list[str] | None = None, name: str = "pytorch", **fields: Any) -> dict[str, Any]:
-    """A pod's template with one container; fields in capitals of the pod are given by `pod_fields`."""
+    """Returns a pod template with one container; `pod_fields` lists the capitalised fields, which belong to the pod."""
     pod_fields = fields.pop("pod_fields", {})
     container = {"name": name, "image": "registry.example.com/train:1", **fields}
     if command is not None:
@@ -58,7 +58,7 @@ def pod(command: list[str] | None = None, name: str = "pytorch", **fields: Any) 
     return {"spec": {"containers": [container], **pod_fields}}
 
 
-# Names of fields that mean something somewhere.
+# Names of fields that have a meaning somewhere.
 NAMES = [
     "name",
     "spec",
@@ -81,14 +81,14 @@ TORCHRUN = ["torchrun", "train.py"]
 
 
 def pytorch_job(spec: Mapping[str, Any] | None = None, **replicas: Any) -> dict[str, Any]:
-    """A PyTorchJob with one worker unless the test says what it has."""
+    """Returns a PyTorchJob with one worker, or with the given replicas."""
     specs = replicas or {"Worker": {"replicas": 1, "template": pod(TORCHRUN)}}
     body = {"pytorchReplicaSpecs": specs, **(spec or {})}
     return {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "resnet"}, "spec": body}
 
 
 def train_job(runtime: str = "torch-distributed", **spec: Any) -> dict[str, Any]:
-    """A TrainJob of a runtime."""
+    """Returns a TrainJob that uses a runtime."""
     body = {"runtimeRef": {"name": runtime}, **spec}
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
@@ -99,7 +99,7 @@ def train_job(runtime: str = "torch-distributed", **spec: Any) -> dict[str, Any]
 
 
 def runtime(*jobs: Mapping[str, Any], name: str = "ours", policy: Mapping[str, Any] | None = None, **spec: Any) -> Any:
-    """A ClusterTrainingRuntime of replicatedJobs."""
+    """Returns a ClusterTrainingRuntime with these replicatedJobs."""
     template = {"spec": {"replicatedJobs": list(jobs)}}
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
@@ -110,12 +110,12 @@ def runtime(*jobs: Mapping[str, Any], name: str = "ours", policy: Mapping[str, A
 
 
 def replicated(name: str, template: Mapping[str, Any], job: Mapping[str, Any] | None = None, **fields: Any) -> Any:
-    """A replicatedJob of a JobSet."""
+    """Returns a replicatedJob of a JobSet."""
     return {"name": name, "template": {"spec": {"template": template, **(job or {})}}, **fields}
 
 
 def job_set(*jobs: Mapping[str, Any], annotations: Mapping[str, str] | None = None, **spec: Any) -> dict[str, Any]:
-    """A JobSet of replicatedJobs."""
+    """Returns a JobSet with these replicatedJobs."""
     metadata: dict[str, Any] = {"name": "set", **({"annotations": annotations} if annotations else {})}
     body = {"replicatedJobs": list(jobs), **spec}
     return {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": metadata, "spec": body}

@@ -1,4 +1,4 @@
-"""Command lines that start torchrun are taken apart; others are left as they are."""
+"""Command lines that start torchrun are split into its options and the script; others stay as they are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing is dropped silently: every leaf of a manifest is answered, and what was kept is where the answer says."""
+"""Nothing is dropped silently: each leaf of a manifest has an answer, and a kept value is where the answer says."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ANYTHING = st.recursive(
 )
 
 
-# A place of a manifest by a number, what is done there, and what with.
+# Each change has the number of a place in a manifest, an action, a name and a value.
 _CHANGES = st.lists(
     st.tuples(st.integers(0, 999), st.sampled_from(["replace", "remove", "add"]), st.sampled_from(NAMES), _ANYTHING),
     max_size=3,
@@ -41,7 +41,7 @@ _CHANGES = st.lists(
 
 
 def changed(manifest: Any, changes: list[tuple[int, str, str, Any]]) -> Any:
-    """A manifest of which a field or two is anything, isn't there, or is new."""
+    """Returns a manifest with a field or two replaced, removed or added."""
     made = copy.deepcopy(manifest)
     for number, how, name, value in changes:
         places = list(_places(made))
@@ -58,7 +58,7 @@ def changed(manifest: Any, changes: list[tuple[int, str, str, Any]]) -> Any:
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Yields the mapping or list that has each field, and its key there."""
+    """Yields, for each field, the mapping or list that contains it, and its key there."""
     for key, each in list(value.items() if isinstance(value, dict) else enumerate(value)):
         if key not in ("apiVersion", "kind"):
             yield value, key
@@ -67,7 +67,7 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def wrong_with(job: Any) -> set[str]:
-    """What validate says of a job."""
+    """Returns the problems that validation finds in a job."""
     try:
         parse_job(job)
     except InvalidJob as error:

@@ -1,4 +1,4 @@
-"""A JobSet becomes a job of what trains, Jobs of what doesn't, and rules about failures."""
+"""In a JobSet, the Job that trains becomes a job, the others become Jobs, and its policies become failure rules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WORKERS = {"parallelism": 4, "completions": 4}
 
 
 def workers(command: list[str] | None = None, **job: Any) -> Any:
-    """The replicatedJob that trains."""
+    """Returns the replicatedJob that trains."""
     return replicated("workers", pod(command or TORCHRUN), {**WORKERS, **job})
 
 
@@ -188,7 +188,7 @@ def test_a_final_failure_of_a_job_is_one_of_the_group(limit: int, remark: str) -
         ({"operator": "All", "targetReplicatedJobs": ["leader"]}, "RankZero"),
         ({"operator": "All", "targetReplicatedJobs": ["workers"]}, None),
         ({"operator": "Any"}, None),
-        # Of one Job, any is all.
+        # For a single Job, Any means the same as All.
         ({"operator": "Any", "targetReplicatedJobs": ["leader"]}, "RankZero"),
     ],
 )
@@ -204,7 +204,7 @@ def test_the_index_of_a_job_s_pod_is_the_worker_s() -> None:
     [variable] = made.spec["podTemplate"]["spec"]["containers"][0]["env"]
     assert variable["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.labels['apps.kubernetes.io/pod-index']"}}
     assert made.spec["launcher"] == "exec"
-    # Of several Jobs, each counts from nought.
+    # If there are several Jobs, each counts from 0.
     made = converted(job_set({**workers(command), "replicas": 2}))
     assert list(made.refused()) == [f"{JOB}.template.spec.containers[0].command"]
 

@@ -1,4 +1,4 @@
-"""A pod's template becomes image, command, resources and podTemplate, and each of its fields is answered."""
+"""A pod template becomes image, command, resources and podTemplate, and each of its fields has an answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OURS = "spec.podTemplate.spec"
 
 
 def of_pod(command: list[str] | None = None, **fields: Any) -> Converted:
-    """What a PyTorchJob of two workers becomes."""
+    """Converts a PyTorchJob of two workers with this pod."""
     valid = fields.pop("valid", True)
     return converted(pytorch_job(Worker={"replicas": 2, "template": pod(command or TORCHRUN, **fields)}), valid=valid)
 

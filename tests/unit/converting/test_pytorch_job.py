@@ -1,4 +1,4 @@
-"""A PyTorchJob becomes a job: its replicas, policies and metadata."""
+"""A PyTorchJob becomes a job: its replicas, policies and metadata are converted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WORKER = "spec.pytorchReplicaSpecs.Worker"
 
 
 def replica(number: int, template: Any = None, restart: str | None = None) -> dict[str, Any]:
-    """A replica spec."""
+    """Returns a replica spec."""
     return {
         "replicas": number,
         "template": template or pod(TORCHRUN),
@@ -72,7 +72,7 @@ def test_what_only_the_master_has_is_refused() -> None:
     made = converted(pytorch_job(Master=replica(1, master), Worker=replica(1, pod(TORCHRUN, env=[shared]))))
     here = f"{MASTER}.template.spec.containers[0]"
     assert set(made.refused()) == {f"{here}.command", f"{here}.env[0].name", f"{here}.env[0].value"}
-    # The same variable, at another place of the list.
+    # The same variable is at another place in the list.
     assert made.became(f"{here}.env[1].value") == [("spec.podTemplate.spec.containers[0].env[0].value", "1")]
 
 
@@ -88,7 +88,7 @@ def test_what_only_the_master_has_is_refused() -> None:
         ({"runPolicy": {"ttlSecondsAfterFinished": 60}}, {"runPolicy": {"ttlSecondsAfterFinished": 60}}),
         ({"runPolicy": {"activeDeadlineSeconds": 60}}, {"runPolicy": {"activeDeadlineSeconds": 60}}),
         ({"runPolicy": {"suspend": True}}, {"runPolicy": {"suspend": True}}),
-        # Of the operator that was before training-operator.
+        # This is the format of training-operator's predecessor.
         ({"backoffLimit": 3, "cleanPodPolicy": "None"}, {"failurePolicy": {"maxRestarts": 3}}),
         (
             {"runPolicy": {"schedulingPolicy": {"queue": "q", "priorityClass": "p", "scheduleTimeoutSeconds": 9}}},
@@ -162,7 +162,7 @@ def test_kueue_s_queue_is_a_field_of_the_job() -> None:
         "annotations": {"note": "x"},
     }
     assert made.spec["scheduling"] == {"queue": "q", "gang": {"scheduler": "kueue"}}
-    # Kueue's own way to hold it.
+    # Kueue itself suspends the job in this way.
     assert "runPolicy" not in made.spec
     assert set(made.refused()) == {
         "metadata.labels.kueue.x-k8s.io/priority-class",

@@ -64,7 +64,7 @@ def test_the_trainer_replaces_what_the_runtime_says() -> None:
 
 
 def patch(pod_fields: dict[str, Any]) -> dict[str, Any]:
-    """A runtime patch of the pods."""
+    """Returns a runtime patch of the pods."""
     job = {"name": "node", "template": {"spec": {"template": {"spec": pod_fields}}}}
     metadata = {"labels": {"team": "a"}}
     template = {"metadata": metadata, "spec": {"replicatedJobs": [job]}}

@@ -1,4 +1,4 @@
-"""A job becomes a row whatever its author wrote, and of a scope's rows only what changed is sent, encoded once."""
+"""Any job becomes a row. For each scope, only changed rows are sent, and each is encoded once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HOSTILE: Any = [None, [], {}, "x" * 10_000, "\ud800", -1, 10**400, float("nan"),
 
 
 def data(event: bytes) -> Any:
-    """The data of an event."""
+    """Returns the data of an event."""
     _, line, end, rest = event.decode().split("\n", 3)
     assert (end, rest) == ("", "")
     return json.loads(line.removeprefix("data: "))

@@ -1,4 +1,4 @@
-"""What was seen of a job is a few hundred samples however long it runs, in the shapes of the history's answers."""
+"""The dashboard keeps a few hundred samples of a job, however long it runs, in the shape of the history's answers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def look(of: Figures, clock: list[float], seconds: float, ranks: list[RankMetrics], **status: Any) -> None:
-    """Sees the job some seconds later."""
+    """Reads the job some seconds later."""
     clock[0] += seconds
     of.add(TrainingJob.of(job("bert", **status)), ranks)
 

@@ -1,4 +1,4 @@
-"""Sessions of viewers are bounded, and a laptop's code and file are their owner's."""
+"""Viewers' sessions are bounded, and only its owner gets a laptop's code and file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SERVER = Server("http://127.0.0.1:1", None, None, None, Fixed(None), "default")
 
 
 class Cluster:
-    """An API server that knows tokens by their users' names, "nobody" apart; it answers when `answers` is set."""
+    """Fakes an API server that knows tokens by user name, except "nobody", and answers once `answers` is set."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[str] = []

@@ -1,4 +1,4 @@
-"""What is kept of the API server's answers is all that is shown and explained, and it is small."""
+"""The dashboard keeps only the parts of API objects that it shows or explains, so they stay small."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_pod_keeps_what_its_row_shows() -> None:
 
 
 class Trimmed(ClusterOfObjects):
-    """A cluster of which only what is kept is read."""
+    """Fakes a cluster of which only the kept part is read."""
 
     def request(self, method: str, path: str, **more: Any) -> Any:
         return kept(path, super().request(method, path, **more), more.get("query"))
@@ -119,7 +119,7 @@ def test_what_is_kept_explains_a_job_as_well_as_all_of_it(expected: Expected) ->
     small = kept(f"{collection_path(raw['metadata']['namespace'])}/{raw['metadata']['name']}", raw)
     whole = diagnose(run(gather(Blocking(ClusterOfObjects(expected)), TrainingJob.of(raw))))
     less = diagnose(run(gather(Blocking(Trimmed(expected)), TrainingJob.of(small))))
-    # A second may pass between the two.
+    # The second may change between the two.
     found, wanted = (re.sub(r"\d+ s\b", "s", json.dumps(each.to_json())) for each in (less, whole))
     assert found == wanted
 

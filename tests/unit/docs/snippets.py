@@ -1,4 +1,4 @@
-"""A page's code blocks are found by language and heading, and a snippet that is a part of a spec becomes a job."""
+"""Finds a page's code blocks by language and heading, and turns snippets of a spec into whole jobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[3]
 OURS = "DistributedTrainingJob"
-# What a snippet that shows a part of a spec is put into.
+# A snippet of a spec is put into this spec.
 _BASE = {"image": "registry.example.com/team/train:1.0", "command": ["python", "train.py"], "workers": 2}
 _NUMBERS = re.compile(r"\d[\d,.]*(?:[dhm]\d+)*")
 _HEADING = re.compile(r"^#{1,6} (.+)$")
@@ -20,7 +20,7 @@ _HEADING = re.compile(r"^#{1,6} (.+)$")
 
 @dataclass(frozen=True)
 class Block:
-    """Block is one fenced block of a page."""
+    """Is one fenced code block of a page."""
 
     page: str
     heading: str
@@ -30,34 +30,34 @@ class Block:
 
     @property
     def name(self) -> str:
-        """Returns what a test's name shows."""
+        """Returns the place that a test's name shows."""
         return f"{self.page}:{self.line}"
 
     def objects(self) -> list[dict[str, Any]]:
-        """Returns the objects of a YAML block; a part of a spec becomes the job that has it."""
+        """Returns the objects of a YAML block; a snippet of a spec becomes a whole job."""
         return [
             document if "kind" in document else _job(document) for document in yaml.safe_load_all(self.text) if document
         ]
 
 
 def blocks(page: str, language: str) -> list[Block]:
-    """Returns the blocks of a page in docs/ that are in a language."""
+    """Returns the blocks in a language on a page in docs/."""
     return [block for block in _blocks(page) if block.language == language]
 
 
 def exchanges(block: Block) -> list[tuple[str, str]]:
-    """A block's commands, each with what is shown below it."""
+    """Returns a block's commands, each with the output below it."""
     parts = re.split(r"^\$ (.+)\n", block.text, flags=re.MULTILINE)
     return list(zip(parts[1::2], parts[2::2], strict=True))
 
 
 def plain(text: str) -> str:
-    """The words of a text: neither where lines break nor which numbers stand there matters."""
+    """Returns the words of a text, without line breaks and numbers."""
     return " ".join(_NUMBERS.sub("0", text).split())
 
 
 def pattern(shown: str) -> re.Pattern[str]:
-    """What the page shows stands for: `…` is anything."""
+    """Returns a pattern for output as a page shows it, where `…` matches any text."""
     return re.compile(re.sub(r"\s*…\s*", ".*", re.escape(plain(shown)).replace("\\ ", " ")), re.DOTALL)
 
 

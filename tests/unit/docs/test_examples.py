@@ -1,4 +1,4 @@
-"""The examples for a first try fit the smallest machine that people have, beside what runs there already."""
+"""The examples for a first try fit the smallest common machine, beside the programs that already run there."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROOM = {"cpu": Decimal(2) - quantity("950m"), "memory": quantity("4Gi") - quanti
 
 
 def requests(pod: Mapping[str, Any], resource: str) -> Decimal:
-    """Returns what the scheduler counts for a pod: its containers together, or its largest init container."""
+    """Returns a pod's requests as the scheduler counts them: all its containers, or its largest init container."""
 
     def of(container: Mapping[str, Any]) -> Decimal:
         asked = container.get("resources", {})

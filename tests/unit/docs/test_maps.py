@@ -1,4 +1,4 @@
-"""Every package begins with a map, and every folder of tests is named for what it tests."""
+"""Every package's docstring lists its modules, and every folder of tests has the name of the package that it tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOPS = (
     "bench",
 )
 PACKAGES = sorted(init.parent for top in TOPS for init in (ROOT / top).rglob("__init__.py"))
-# Folders of tests, and where the rooms are that their folders are named for.
+# Folders of tests, and the folders with packages of the same names.
 TESTS = {
     "tests/unit": ("operator/trainmaster_operator", "console/trainmaster", ""),
     "tests/processes": ("operator/trainmaster_operator", "console/trainmaster", ""),
@@ -27,12 +27,12 @@ TESTS = {
 
 
 def docstring(path: Path) -> str:
-    """Returns a module's docstring; empty where it has none."""
+    """Returns a module's docstring, or an empty text."""
     return ast.get_docstring(ast.parse(path.read_text())) or ""
 
 
 def named(text: str) -> set[str]:
-    """Returns the words that stand in code spans."""
+    """Returns the words in a text's code spans."""
     return {word for span in re.findall(r"`([^`]+)`", text) for word in re.findall(r"\w+", span)}
 
 

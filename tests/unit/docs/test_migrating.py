@@ -1,4 +1,4 @@
-"""docs/migrating.md shows what `trainmaster convert` makes of its manifests: the page and the command know the same."""
+"""docs/migrating.md shows exactly what `trainmaster convert` makes of its manifests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages of documentation: their width, and the paths of the repository that they name."""
+"""Pages of documentation keep to their width, and the paths that they name exist."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.docs.snippets import slugs
 
 ROOT = Path(__file__).resolve().parents[3]
 WIDTH = 120
-# Where a path in a page may begin, besides the page's own folder.
+# A path in a page may begin in one of these folders, or in the page's own.
 BASES = (
     "",
     "operator/trainmaster_operator",
@@ -34,7 +34,7 @@ PAGES = sorted(
 
 
 def prose(page: Path) -> Iterator[tuple[int, str]]:
-    """Yields the numbered lines of a page that are neither code, a table nor a heading."""
+    """Yields the numbered lines of a page, without code, tables and headings."""
     fenced = False
     for number, line in enumerate(page.read_text().splitlines(), 1):
         if line.lstrip().startswith("```"):
@@ -44,7 +44,7 @@ def prose(page: Path) -> Iterator[tuple[int, str]]:
 
 
 def paths(page: Path) -> set[str]:
-    """Returns the source files and templates that a page names, each in a code span of its own."""
+    """Returns the source files and templates that a page names, each in its own code span."""
     return set(re.findall(r"`([a-z_]+(?:/[\w.-]+)+\.(?:py|sh|md|j2|pyz|toml|yaml))`", page.read_text()))
 
 

@@ -1,4 +1,4 @@
-"""What the pages show as jobs are jobs: they are parsed, their pod templates merged, and their children rendered."""
+"""The jobs on the pages are valid: they are parsed, their pod templates merged, and their children rendered."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_job_that_a_page_shows_is_valid_and_renders(block: Block) -> None:
 
 
 def test_most_snippets_show_a_part_of_a_spec() -> None:
-    """So the test above has parsed them as jobs, and not passed over them."""
+    """This shows that the test above has parsed them as jobs, and hasn't skipped them."""
     assert len(PARTS) > 15
     assert all(set(part.objects()[0]["spec"]) > {"image", "command", "workers"} for part in PARTS)
 

@@ -1,4 +1,4 @@
-"""Builders of records, and a store on a file of its own with a clock that the tests turn."""
+"""Builds records, and a store with its own file and a clock that tests move."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Answers(answers.Answers):
 
 @dataclass
 class Clock:
-    """Clock is turned by hand."""
+    """Is a clock that tests move by hand."""
 
     now: float = START
 
@@ -45,7 +45,7 @@ class Clock:
 
 @dataclass
 class Recorded:
-    """Recorded is a store, with what makes its samples age."""
+    """Holds a store, and the parts that make its samples age."""
 
     folder: Path
     clock: Clock = field(default_factory=Clock)
@@ -53,17 +53,17 @@ class Recorded:
     def __post_init__(self) -> None:
         self.file = self.folder / "history.sqlite"
         self.store = HistoryStore(self.file, self.clock)
-        # Nobody cuts the power of a test.
+        # Tests don't lose power.
         self.store.connection.execute("PRAGMA synchronous = OFF")
         self.aging = Aging(self.store)
 
     def age(self) -> None:
-        """Packs all samples, and makes all steps that follow from it."""
+        """Packs all samples, and runs all due steps of ageing."""
         while self.aging.step(at_once=True):
             pass
 
     def blocks(self, kind: str, job: int = 1) -> list[tuple[int, int]]:
-        """Returns level and points of a job's blocks."""
+        """Returns the level and the points of a job's blocks."""
         return self.store.connection.execute(
             "SELECT level, sum(points) FROM blocks WHERE kind = ? AND job = ? GROUP BY level ORDER BY level",
             (kind, job),

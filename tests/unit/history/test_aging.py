@@ -1,4 +1,4 @@
-"""`history.upkeep.Aging`: a job of any length has a bounded number of points: all of its time, once, with its peaks."""
+"""`history.upkeep.Aging` keeps a bounded number of points of any job, which cover all of its time with its peaks."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from trainmaster.history.drawing import TimeWindow
 from trainmaster.history.figures import CURVES, HEAT, LEVEL_SECONDS, PEAK, Points
 from trainmaster_operator.api.records import SampleRecord
 
-# In place of 1,800 and 60, so that a test takes a tenth of the samples.
+# These replace 1,800 and 60, so that a test needs a tenth of the samples.
 KEPT, BLOCK = 120, 10
-# With which a level has too many points: those of a block of the next level, of up to six points for one.
+# At this number a level has too many points: a block of the next level is due, with one point for up to six.
 MOST = KEPT + 7 * BLOCK
 
 
@@ -31,7 +31,7 @@ def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorded:
 
 
 def _train(recorded: Recorded, samples: int, *, distance: float = 2.0, ranks: int = 2, peak_at: int = -1) -> None:
-    """Records a job's samples, packed as they come."""
+    """Records a job's samples, which are packed as they arrive."""
     batch = []
     for number in range(samples):
         recorded.clock.now += distance
@@ -57,7 +57,7 @@ def test_a_long_job_has_few_points_of_all_its_time(recorded: Recorded) -> None:
         assert found["at"] == sorted(found["at"]) and len(found["at"]) < 600 / 2
         assert found["at"][-1] == START + 1_200 and found["at"][0] - START <= LEVEL_SECONDS[1]
         distances = {later - earlier for earlier, later in zip(found["at"], found["at"][1:], strict=False)}
-        # A point of a span of ten seconds is where the last of its samples was.
+        # A point for a span of 10 s has the time of the last sample in it.
         assert max(distances) <= 2 * LEVEL_SECONDS[1]
         assert max(found["slowestStepSeconds"]) == 9.0
         drawn = answers.heat("team", "mine", "", TimeWindow(), 240, "stepSeconds")
@@ -68,7 +68,7 @@ def test_a_long_job_has_few_points_of_all_its_time(recorded: Recorded) -> None:
 
 
 def test_a_job_of_months_is_bounded(recorded: Recorded) -> None:
-    # A point an hour passes every finer level.
+    # A job with one point an hour passes through every finer level.
     _train(recorded, 1_000, distance=7_200.0)
     levels = recorded.blocks(CURVES)
     assert max(level for level, _ in levels) >= 6 and all(points <= MOST for _, points in levels)
@@ -106,7 +106,7 @@ def test_what_cant_be_read_is_passed_over(recorded: Recorded, caplog: pytest.Log
     with Answers(recorded.file) as answers:
         assert 0 < len(answers.series("team", "mine", "", TimeWindow(), 1000)["at"]) < 300
         assert 0 < len(answers.heat("team", "mine", "", TimeWindow(), 240, "loss")["at"]) < 240
-    # It is moved with the others, and is gone.
+    # It was moved with the others, and is gone here.
     _train(recorded, 300)
     assert recorded.store.connection.execute("SELECT count(*) FROM blocks WHERE data = x'00'").fetchone() == (0,)
     assert "Some of a job's figures are skipped: a block can't be read" in caplog.text
@@ -142,7 +142,7 @@ def test_ranks_that_are_others_at_each_time_cost_no_more_than_those_that_stay(
 
 
 def test_ranks_that_come_and_go_are_moved_in_steps_of_bounded_size(recorded: Recorded) -> None:
-    """Blocks of few ranks let a level have many points; one sample of very many makes all of these too many at once."""
+    """Blocks of few ranks allow a level many points; one sample of very many ranks makes them too many at once."""
     recorded.clock.now = START + 2_000
     sizes, joined = list[int](), upkeep.joined
 
@@ -165,7 +165,7 @@ def test_ranks_that_come_and_go_are_moved_in_steps_of_bounded_size(recorded: Rec
 
 
 def test_a_map_of_many_ranks_takes_little_memory(recorded: Recorded) -> None:
-    """Four times as many took 225 MB: the figures of all ranks and times were held as they were stored."""
+    """Four times as many ranks took 225 MB, because the figures of all ranks and times were held as stored."""
     ranks, points = 256, 24
     values = array("d", (random.Random(1).random() for _ in range(ranks * points)))
     recorded.store.record([sample(START, ranks=ranks)])
@@ -181,5 +181,5 @@ def test_a_map_of_many_ranks_takes_little_memory(recorded: Recorded) -> None:
         finally:
             tracemalloc.stop()
     assert len(found["values"]) >= 150 and len(found["values"][0]) == ranks
-    # The answer itself has 60,000 figures.
+    # The answer alone has 60,000 figures.
     assert peak < 8e6, peak

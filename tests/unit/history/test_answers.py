@@ -1,4 +1,4 @@
-"""`history.answers`: what was recorded is answered in the shapes of the contract, once, whatever came twice."""
+"""`history.answers` returns records in the contract's shapes, and returns repeated records once."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def recorded(tmp_path: Path) -> Iterator[Recorded]:
 
 
 def _life() -> list[Record]:
-    """Returns the records of a job that failed once, went on from step 5, and was deleted."""
+    """Returns the records of a job that failed once, continued from step 5, and was deleted."""
     progress = {"step": 9, "totalSteps": 20, "loss": 1.5, "goodput": 0.75, "result": {"accuracy": 0.9}}
     first = {"phase": "Running", "attempt": 1, "startTime": to_text(START), "attemptStartTime": to_text(START)}
     second = {**first, "attempt": 2, "restarts": 1, "attemptStartTime": to_text(START + 55), "failures": [FAILURE]}
@@ -122,7 +122,7 @@ def test_a_life_is_answered_after_it_is_over(recorded: Recorded, is_packed: bool
     assert series["at"] == [*(START + 10 + n for n in range(8)), *(START + 60 + n for n in range(5))]
     assert series["step"] == [*range(8), *range(5, 10)] and series["attempt"] == [1] * 8 + [2] * 5
     assert series["redone"] == [False] * 8 + [True] * 3 + [False] * 2
-    # Rank 0's loss, the median and the slowest of step times, the largest norm, all ranks' samples together.
+    # The series are rank 0's loss, the median and slowest step time, the largest norm, and all ranks' samples together.
     for name, early, late in (
         ("loss", 2.0, None),
         ("stepSeconds", 2.0, None),
@@ -151,7 +151,7 @@ def test_what_comes_twice_changes_nothing(recorded: Recorded, tmp_path: Path) ->
     other.store.record(life)
     chance = random.Random(14)
     for _ in range(20):
-        # Batches of any size, each sent again some times, from where the last one began.
+        # Batches have any size, and each is repeated a few times from the beginning of the last one.
         first = 0
         while first < len(life):
             end = min(len(life), first + chance.randint(1, 9))
@@ -166,7 +166,7 @@ def test_what_comes_twice_changes_nothing(recorded: Recorded, tmp_path: Path) ->
 
 def test_the_second_life_of_a_name_is_another(recorded: Recorded) -> None:
     recorded.store.record([job(START + 1, phase="Running", attempt=1)])
-    # Nobody saw that the first one was deleted.
+    # Nobody saw the deletion of the first job.
     recorded.store.record([job(START + 101, key(uid="uid-2"), created=START + 100, phase="Pending")])
     with Answers(recorded.file) as answers:
         assert answers.job("team", "mine")["uid"] == "uid-2"
@@ -286,7 +286,7 @@ def test_samples_and_evidence_of_a_job_whose_record_is_to_come_are_kept(recorded
     recorded.store.record([job(START + 1, created=START - 500, phase="Running")])
     with Answers(recorded.file) as answers:
         found = answers.job("team", "mine")
-    # It wasn't created when the first sample came, as of a file that is begun anew.
+    # The creation time comes from the job, not from the first sample, which is later in a new file.
     assert (found["phase"], found["createdAt"]) == ("Running", to_text(START - 500))
 
 
@@ -310,7 +310,7 @@ def test_what_is_too_large_for_one_answer_is_left_out(recorded: Recorded, monkey
             [EvidenceRecord(START, key(), number, kept), LogRecord(START, key(), number, KeptLog(("x" * 1_500,)))]
         )
     with Answers(recorded.file) as answers:
-        # Of evidence and pods the newest are worth most.
+        # The newest evidence and pods are kept, because they are worth most.
         assert [item["attempt"] for item in answers.evidence("team", "mine")["items"]] == [3, 4, 5]
         assert [len(each["workers"]) for each in answers.job("team", "mine")["attempts"]] == [0, 0, 0, 2, 2]
         assert [item["worker"] for item in answers.logs("team", "mine")["items"]] == [1, 2, 3]
@@ -318,7 +318,7 @@ def test_what_is_too_large_for_one_answer_is_left_out(recorded: Recorded, monkey
 
 
 def test_a_failure_of_any_size_is_kept_small(recorded: Recorded) -> None:
-    """Somebody who may write a job's status could make each line of a list a megabyte."""
+    """Anyone who can write a job's status could make each line of a list a megabyte long."""
     huge = {**FAILURE, "message": "x" * 100_000, "recovery": {"seconds": 1.5, "more": "y" * 9_999}, "list": [1] * 9_999}
     huge |= {f"field-{n}": "z" * 5_000 for n in range(100)}
     result = {f"figure-{n}-{'x' * 200}": n for n in range(100)}
@@ -332,7 +332,7 @@ def test_a_failure_of_any_size_is_kept_small(recorded: Recorded) -> None:
 
 
 def test_figures_beyond_every_number_are_answered(recorded: Recorded) -> None:
-    """A rank reports what it likes; its job's page would be refused by every reader."""
+    """A rank may report any number, and every reader would refuse its job's page."""
     recorded.store.record([sample(START + n, step=[1e300, 1.0], loss=[1e300, -1e300]) for n in range(3)])
     for _ in range(2):
         with Answers(recorded.file) as answers:

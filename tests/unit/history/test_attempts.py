@@ -1,4 +1,4 @@
-"""`history.statuses`: attempts are what the seen statuses report, whichever were seen and how often."""
+"""`history.statuses` finds the same attempts, whichever statuses were seen and how often."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ENDS = ("counted", "disrupted", "suspended", "resized", "stopped")
 
 @dataclass
 class Life:
-    """Life is what really happens to a job: the statuses that the operator writes, in order, and the truth."""
+    """Simulates a job's life: the statuses that the operator writes, in order, and the true attempts."""
 
     ends: Sequence[str]
     final: str
@@ -90,12 +90,12 @@ def test_statuses_that_were_missed_or_came_twice_change_nothing_that_is_known(da
     places = data.draw(st.lists(st.integers(0, len(life.statuses) - 1), min_size=1))
     seen = sorted({*places, len(life.statuses) - 1})
     known = _seen([life.statuses[place] for place in seen])
-    # A batch that wasn't acknowledged comes again, from anywhere on.
+    # A batch without an acknowledgement is sent again, from any place.
     again = data.draw(st.integers(0, len(seen) - 1))
     repeated = _seen([life.statuses[place] for place in (*seen, *seen[again:])])
     assert repeated == known
     assert _seen([life.statuses[place] for place in sorted((*seen, *seen))]) == known
-    # The last status alone has the newest failures and how it ended.
+    # Only the last status has the newest failures and the job's end.
     full = _seen(life.statuses)
     for attempt in known:
         assert known[attempt].failure in (full[attempt].failure, None)
@@ -137,7 +137,7 @@ def test_a_failure_that_was_merged_with_another_is_none_any_more() -> None:
     assert known[1].failure == better
     known |= observe({**running, "failures": []}, known, START)
     assert known[1].failure is None
-    # A full list says nothing of what is older than it.
+    # A full list contains nothing about older attempts.
     many = [{**failure, "attempt": attempt} for attempt in range(20, 10, -1)]
     known = {5: Attempt(failure=failure), 15: Attempt(failure=failure)}
     changed = observe({"attempt": 21, "failures": many}, known, START)

@@ -1,4 +1,4 @@
-"""`history.schema` keeps books: the bytes of jobs and of namespaces are those of the file, whatever was written."""
+"""`history.schema` accounts for the bytes of jobs and namespaces, and the sums match the file after any writes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_the_sum_of_the_books_is_the_file(tmp_path: Path, write: Write) -> None:
         assert dict(execute("SELECT name, bytes FROM namespaces")) == dict(
             execute("SELECT namespace, sum(bytes) FROM jobs GROUP BY namespace")
         )
-        # What is deleted leaves pages that are filled less than before.
+        # Deletions leave pages that are less full than before.
         least = 0.8 if statement == "SELECT 1" else 0.6
         assert least < total / (recorded.store.used() - empty) < 1.25, (statement, total)
     recorded.store.close()
@@ -92,7 +92,7 @@ def test_nothing_is_left_in_the_books_of_what_is_gone(tmp_path: Path) -> None:
 
 
 def test_failed_attempts_of_a_namespace_take_nothing_from_another(tmp_path: Path) -> None:
-    """They weren't counted: the other namespace had most, and its log went."""
+    """They used not to count, so the other namespace seemed the largest, and its log was deleted."""
     from trainmaster.history.upkeep import Trimming
 
     recorded, chance, most = Recorded(tmp_path), random.Random(5), 2 * 1024 * 1024

@@ -1,4 +1,4 @@
-"""`history.figures`: fewer points have the whole time, its order, its attempts and its peaks; blocks are read back."""
+"""`history.figures` reduces points but keeps the time span, order, attempts and peaks, and reads blocks back."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from trainmaster.history.figures import (
 
 SECONDS = st.sampled_from([0.0, 10.0, 60.0, 7200.0])
 FIGURE = st.floats(0, 1e6, width=32) | st.just(NAN)
-# Distances of points, and whether an attempt begins with one.
+# Each point has its distance, whether an attempt begins with it, and two figures.
 POINTS = st.lists(st.tuples(st.floats(0.001, 100.0), st.booleans(), FIGURE, FIGURE), max_size=60)
 Drawn = Sequence[tuple[float, bool, float, float]]
 
@@ -68,14 +68,14 @@ def test_thin_curves_have_the_whole_time_in_order_and_every_peak(points: Drawn, 
     assert thin.at[-1:] == full.at[-1:] and thin.at == sorted(thin.at) and set(thin.at) <= set(full.at)
     assert not full.at or thin.at[0] - full.at[0] <= seconds
     assert list(dict.fromkeys(thin.attempt)) == list(dict.fromkeys(full.attempt))
-    # At most a point for each span of time, and one more for each attempt.
+    # There is at most one point for each span of time, and one more for each attempt.
     if seconds and full.at:
         assert len(thin) <= (full.at[-1] // seconds - full.at[0] // seconds + 1) + len(set(full.attempt)) - 1
     slow = "slowestStepSeconds"
     assert max(_known(thin.values[slow]), default=0) == max(_known(full.values[slow]), default=0)
     known = _known(full.values["loss"])
     assert all(min(known) <= value <= max(known) + 1e-6 for value in _known(thin.values["loss"]))
-    # The last step of each attempt says what is done again.
+    # The last step of each attempt shows how many steps are repeated.
     for attempt in set(full.attempt):
         assert _last_step(thin, attempt) == _last_step(full, attempt)
 
@@ -127,7 +127,7 @@ def test_a_block_of_curves_is_read_as_it_was_written(points: Drawn, step: int) -
     found = Points.of_block(CURVES, block)
     assert found.at == pytest.approx(full.at, abs=0.001) and found.attempt == full.attempt
     assert (found.at, found.attempt) == times_of_block(block)
-    # Steps are exact, and figures of curves have seven digits.
+    # Steps are exact, and a curve's figures have seven digits.
     assert found.values.pop(STEP) == full.values[STEP]
     for name, values in found.values.items():
         assert values == pytest.approx(full.values[name], rel=1e-7, abs=1e-37, nan_ok=True)

@@ -1,4 +1,4 @@
-"""`history.recorder`: on a full disk nothing is acknowledged, what there is can be read, and it goes on when it can."""
+"""`history.recorder` acknowledges nothing while the disk is full, still answers reads, and continues when it can."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trainmaster.history.settings import HistorySettings
 from trainmaster_operator.api.kept_logs import KeptLog
 from trainmaster_operator.api.records import EvidenceRecord, LogRecord, Record, to_wire
 
-# Of now: the store that the recorder opens has the real clock.
+# The times are near now, because the recorder's store uses the real clock.
 START = float(int(time.time()) - 100)
 
 
@@ -54,7 +54,7 @@ async def test_a_full_disk_is_waited_for(
     await recorder.record(_body(job(START), sample(START, step=[1.0, 1.0])))
     store = recorder._store
     pages, most = store.pragma("page_count"), store._most_pages
-    # As a disk that has no room for more; SQLite answers the same error.
+    # SQLite gives the same error for a disk without room.
     store._most_pages = pages
     monkeypatch.setattr(store, "has_room", lambda _: True)
     large = KeptLog(tuple(f"{number * 7919:x}" for number in range(50_000)))
@@ -67,7 +67,7 @@ async def test_a_full_disk_is_waited_for(
         store._most_pages = most
         assert await recorder.record(_body(sample(START + 1, step=[2.0, 2.0]), LogRecord(START, key(), 0, large))) == 2
     found = await _read(readers, lambda answers: answers.job("team", "mine"))
-    # The half of the batch that had been written was undone, and not remembered.
+    # The written half of the batch was rolled back, and isn't remembered.
     assert found["attempts"][0]["lastStep"] == 2
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 2 and "resumes by itself" in said[0] and said[1] == "Records are written again."
@@ -128,7 +128,7 @@ async def test_a_record_that_cant_be_written_costs_nobody_elses(
     body = b"\n".join((_body(job(START, key("first", "1"))), hostile, _body(job(START, key("last", "3")))))
     assert await recorder.record(body) == 2
     assert "A record of JobIdentity(namespace='team', name='hostile', uid='2') is left out (ValueError)" in caplog.text
-    # So is one that a fault of ours trips over.
+    # A record that fails because of our own fault is left out too.
     broken = recorder._store._add_job
     monkeypatch.setattr(recorder._store, "_add_job", lambda *given: broken(*given) if given[0].id != 2 else 1 / 0)
     assert (
@@ -150,7 +150,7 @@ async def test_a_status_of_any_shape_is_recorded(recorder: HistoryRecorder) -> N
 async def test_a_file_that_is_deleted_in_use_is_restored(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, with_others: bool
 ) -> None:
-    """Records were acknowledged, and went into a file that nobody could open any more."""
+    """Acknowledged records used to go into a file that nobody could open any more."""
     file, metrics = tmp_path / "made" / "h.sqlite", HistoryMetrics()
     readers = AnswerThreads(file)
     recorder = HistoryRecorder(HistorySettings(file=str(file)), metrics, readers.reopen)
@@ -164,7 +164,7 @@ async def test_a_file_that_is_deleted_in_use_is_restored(
     assert {item["name"] for item in (await _read(readers, Answers.jobs))["items"]} == {"mine", "after"}
     assert "was deleted, and is restored whole" in caplog.text and file.stat().st_mode & 0o077 == 0
     assert b"trainmaster_history_lost_files_total 1.0" in generate_latest(metrics.registry)
-    # So it is when nobody writes.
+    # This also works if nobody writes.
     file.unlink()
     await recorder._run(recorder._step)
     assert file.exists()
@@ -205,7 +205,7 @@ async def test_a_file_that_is_replaced_in_use_is_used(
 
 
 async def test_a_flood_of_attempts_doesnt_make_the_file_larger_than_its_bound(tmp_path: Path) -> None:
-    """A file of 16 Mi grew to 42, as nothing that attempts have was counted, and trimming was slower than the flood."""
+    """A file of 16 Mi grew to 42 Mi, because attempts' data wasn't counted, and trimming was slower than the flood."""
     most, chance = 3 * 1024 * 1024, random.Random(6)
     file = tmp_path / "h.sqlite"
     recorder = HistoryRecorder(HistorySettings(file=str(file), max_bytes=most), HistoryMetrics(), lambda: None)
@@ -221,7 +221,7 @@ async def test_a_flood_of_attempts_doesnt_make_the_file_larger_than_its_bound(tm
         at_once = [_body(job(START, of, failures=failures)), _body(LogRecord(START, of, 1, _incompressible(chance)))]
         assert await asyncio.gather(*map(recorder.record, at_once)) == [1, 1]
         sizes.append(file.stat().st_size)
-    # One that is larger than all the room is left out, and nothing else is.
+    # A record larger than the whole file is left out, but no other is.
     huge = EvidenceRecord(START, good, 1, json.dumps({"lines": chance.randbytes(3_000_000).hex()}))
     assert await recorder.record(_body(huge)) == 0
     assert max(sizes) <= most

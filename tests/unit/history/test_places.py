@@ -1,4 +1,4 @@
-"""`history.viewers.ViewerPlaces`: neither viewers nor strangers take the places of others."""
+"""`history.viewers.ViewerPlaces`: neither viewers nor strangers can take the places of others."""
 
 from __future__ import annotations
 

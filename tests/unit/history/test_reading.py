@@ -1,4 +1,4 @@
-"""`history.answers.AnswerThreads`: an answer is whole, and none that takes long keeps the others waiting."""
+"""`history.answers.AnswerThreads` returns complete answers, and a slow answer doesn't delay the others."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_long_answers_keep_no_list_waiting(file: Path, monkeypatch: pytest
 
 
 async def test_an_answer_that_takes_too_long_is_given_up(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only SQLite looked at the clock, and a heat map's time goes into its figures."""
+    """Only SQLite checked the clock, but a heat map spends its time on its figures."""
     monkeypatch.setattr(reading, "READ_SECONDS", 0.02)
 
     def long(answers: Answers) -> int:

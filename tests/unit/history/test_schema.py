@@ -1,4 +1,4 @@
-"""`history.schema`: a file is opened, a damaged one is kept aside, and one that isn't ours is left alone."""
+"""`history.schema` opens a file, keeps a damaged one aside, and leaves other programs' files alone."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_damaged_file_is_kept_aside_and_a_new_one_begun(
         "half": raw[: len(raw) // 2],
     }[damage]
     recorded.file.write_bytes(broken)
-    # As a kill leaves it, so that the file is looked through.
+    # The file looks as after a kill, so it is checked.
     (tmp_path / "history.sqlite-wal").touch()
     with caplog.at_level(logging.ERROR):
         Recorded(tmp_path).store.close()

@@ -1,4 +1,4 @@
-"""`history.settings`: options and variables, and what is refused of them."""
+"""`history.settings` reads options and variables, and refuses wrong values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainmaster.history.settings import HistorySettings
 
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch) -> Callable[..., HistorySettings | str]:
-    """Runs the command up to where the history would begin; returns the settings, or what is wrong."""
+    """Runs the command until the history would begin, and returns the settings or the error."""
     seen: list[HistorySettings] = []
     monkeypatch.setattr(history_server, "_run", lambda settings: seen.append(settings) or 0)
 
@@ -33,7 +33,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Callable[..., HistorySettings | st
         ([], {"TRAINMASTER_HISTORY_MAX_BYTES": "2Gi"}, "max_bytes", 2 * 1024**3),
         (["--keep-days", "0.5"], {}, "keep_days", 0.5),
         ([], {"TRAINMASTER_HISTORY_LISTEN_PORT": "99"}, "port", 99),
-        # What Kubernetes puts into pods beside a Service named trainmaster-history.
+        # Kubernetes sets these variables in pods beside a Service named trainmaster-history.
         ([], {"TRAINMASTER_HISTORY_PORT": "tcp://10.0.0.1:8090"}, "port", 8090),
         ([], {"TRAINMASTER_HISTORY_WRITER_TOKEN_FILE": "/token"}, "writer_token_file", "/token"),
         (["--file", "h.sqlite"], {}, "file", "h.sqlite"),

@@ -1,4 +1,4 @@
-"""`history.upkeep.Trimming`: the file stays below its bytes, old jobs go first, and none pushes out the others."""
+"""`history.upkeep.Trimming` keeps the file below its limit, drops old jobs first, and protects the jobs of others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def recorded(tmp_path: Path) -> Iterator[Recorded]:
 
 
 def _trim(recorded: Recorded, max_bytes: int = 10**9, *, shared: bool = True) -> int:
-    """Makes all steps that are due, and returns their number."""
+    """Runs all due steps, and returns their number."""
     trimming, steps = Trimming(recorded.store, max_bytes, 90.0), 0
     if not shared:
         trimming._share = max_bytes
@@ -69,7 +69,7 @@ def _add(recorded: Recorded, of: JobIdentity, *, ended: float | None, samples: i
 
 
 def _left(recorded: Recorded) -> dict[str, tuple[bool, bool]]:
-    """Returns of which jobs curves and logs are left, by name."""
+    """Returns the names of the jobs whose curves and logs are left."""
     with Answers(recorded.file) as answers:
         names = [item["name"] for item in answers.jobs()["items"]]
         return {
@@ -85,7 +85,7 @@ def test_old_jobs_go_and_those_that_live_stay(recorded: Recorded) -> None:
     now = recorded.clock.now = START + 100 * DAY
     _add(recorded, key("old", "1"), ended=now - 91 * DAY)
     _add(recorded, key("young", "2"), ended=now - 89 * DAY)
-    # It ended young, and was deleted long after its end.
+    # It ended early, and was deleted long after its end.
     _add(recorded, key("kept", "3"), ended=now - 95 * DAY)
     recorded.store.record([DeletedRecord(now - 10 * DAY, key("kept", "3"))])
     recorded.store.record([job(now - DAY, key("runs", "4"), phase="Running")])
@@ -101,7 +101,7 @@ def test_what_is_missed_least_goes_first_and_the_file_shrinks(recorded: Recorded
     recorded.clock.now = START + 1_000
     names = [f"job-{number}" for number in range(6)]
     for number, name in enumerate(names):
-        # The later ones ended earlier.
+        # The later jobs ended earlier.
         _add(recorded, key(name, name), ended=START + 900 - number)
     _add(recorded, key("runs", "runs"), ended=None)
     everything = dict.fromkeys((*names, "runs"), (True, True))
@@ -117,7 +117,7 @@ def test_what_is_missed_least_goes_first_and_the_file_shrinks(recorded: Recorded
         if not seen or seen[-1] != found:
             seen.append(found)
     assert all(limits)
-    # Curves of the oldest end, one by one; then logs and evidence; then whole jobs.
+    # The oldest jobs' curves are dropped one by one, then logs and evidence, then whole jobs.
     lost_curves = next(found for found in seen if found["job-5"] == (False, True))
     assert lost_curves["job-0"] == (True, True) and lost_curves["runs"] == (True, True)
     lost_logs = next(found for found in seen if found.get("job-5") == (False, False))
@@ -155,7 +155,7 @@ def test_a_namespace_that_makes_jobs_without_end_takes_nothing_from_the_others(
     recorded.clock.now = START + 1_000
     _add(recorded, key("old", "1"), ended=START + 1)
     for number in range(120):
-        # One name, or many; with nothing but specs.
+        # The jobs have one of two names, and contain only specs.
         status = {} if ended is None else {"phase": "Failed", "completionTime": to_text(ended)}
         flood = key(f"again-{number % 2}", f"flood-{number}", "flood")
         recorded.store.record([job(START, flood, **status, selector=_noise(64 * KIB))])

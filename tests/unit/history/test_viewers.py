@@ -1,4 +1,4 @@
-"""`history.viewers`: what a viewer may see is the API server's answer, remembered for a moment and no longer."""
+"""`history.viewers` asks the API server for a viewer's rights, and remembers the answer only for a moment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ READ = Access("get", namespace="team", name="mine")
 
 @dataclass
 class ApiServer:
-    """ApiServer answers reviews by the token that came."""
+    """Answers reviews by the token in the request."""
 
     allowed: dict[str, bool] = field(default_factory=dict)
     error: Exception | None = None
@@ -62,7 +62,7 @@ def viewers(clock: list[float], server: ApiServer, monkeypatch: pytest.MonkeyPat
 
 
 async def _error(viewers: HistoryViewers, token: str, access: Access = READ) -> int | None:
-    """The status with which a viewer is refused."""
+    """Returns the status with which a viewer is refused."""
     try:
         await viewers.require(token, access)
     except Refused as error:
@@ -88,7 +88,7 @@ async def test_an_answer_is_remembered_for_its_time(
         clock[0] += passed
         await _error(viewers, "bob")
         assert server.asked.count("Bearer bob") == times
-    # It is the answer to that question alone.
+    # The answer counts for that question only.
     await _error(viewers, "alice", Access("get", "pods", "", "team", subresource="log"))
     await _error(viewers, "alice", Access("get", namespace="team", name="other"))
     assert server.asked.count("Bearer alice") == 4
@@ -134,13 +134,13 @@ async def test_no_more_is_remembered_than_there_is_room_for(
 async def test_invented_tokens_displace_no_viewer(
     viewers: HistoryViewers, server: ApiServer, clock: list[float]
 ) -> None:
-    """Ten thousand of them made the history forget everybody's rights."""
+    """Ten thousand invented tokens once made the history forget everybody's rights."""
     assert await _error(viewers, "alice") is None and await _error(viewers, "bob") == 403
     for number in range(11_000):
         await _error(viewers, f"guess-{number}")
     server.asked.clear()
     assert await _error(viewers, "alice") is None and server.asked == []
-    # Somebody who was refused is known, too.
+    # A viewer who was refused is remembered, too.
     assert viewers.known("alice") and viewers.known("bob") and viewers.known("guess-1") is None
     clock[0] += accesses.KNOWN_SECONDS + 1
     assert viewers.known("alice") is None
@@ -161,7 +161,7 @@ def _web_token(**claims: str) -> str:
 
 
 async def test_who_has_several_tokens_is_one_viewer(viewers: HistoryViewers, server: ApiServer) -> None:
-    """Anybody may have as many tokens made for a service account as they like."""
+    """Anyone can create as many tokens as they like for a service account."""
     account = "system:serviceaccount:team:robot"
     tokens = [_web_token(iss="here", sub=account, jti=str(number)) for number in range(3)]
     tokens[2] = _web_token(iss="here", sub="system:serviceaccount:team:another")

@@ -1,4 +1,4 @@
-"""What is built and run is named by content: packages by hash, base images by digest, actions by commit."""
+"""Everything that is built or run is pinned by content: packages by hash, base images by digest, actions by commit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ IMAGES = ROOT / "images"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 _OPERATOR = tomllib.loads((ROOT / "operator" / "pyproject.toml").read_text())["project"]
 OPERATOR_NEEDS = _OPERATOR["dependencies"] + _OPERATOR["optional-dependencies"]["controller"]
-# The operator's distribution is built by the image itself.
+# The image itself builds the operator's distribution.
 CONSOLE_NEEDS = [need for need in PROJECT["project"]["dependencies"] if not need.startswith("trainmaster-operator")]
 TRAINER = tomllib.loads((IMAGES / "trainer" / "pyproject.toml").read_text())
 TRAINER_NEEDS = TRAINER["project"]["dependencies"] + TRAINER["project"]["optional-dependencies"]["examples"]
@@ -30,7 +30,7 @@ LOCKS = sorted(IMAGES.rglob("*.lock"))
 
 
 def locked(*names: str) -> dict[str, list[tuple[Requirement, list[str]]]]:
-    """The packages of lock files, by name: each entry (there may be one for each Python) with its hashes."""
+    """Returns the packages of lock files by name: each entry (there may be one for each Python) with its hashes."""
     found: dict[str, list[tuple[Requirement, list[str]]]] = {}
     for name in names:
         text = re.sub(r"#.*", "", (IMAGES / name).read_text()).replace("\\\n", " ")
@@ -77,7 +77,7 @@ def test_the_locks_hold_what_the_project_asks_for_and_all_that_this_needs(
         try:
             needs = map(Requirement, requires(name) or [])
         except PackageNotFoundError:
-            # Of another platform, or a part of the build.
+            # The package is for another platform, or is needed only for the build.
             continue
         for need in needs:
             if need.marker is None or need.marker.evaluate({"extra": ""}):
@@ -95,7 +95,7 @@ def test_an_image_is_built_on_a_digest_from_hashed_packages(image: str) -> None:
     assert set(re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE)) == {"${BASE}"}
     installs = re.findall(r"bin/pip (?:install|wheel) (.+?)(?: \\|;|$)", dockerfile, re.MULTILINE)
     unhashed = [words for words in installs if not re.search("--require-hashes|--no-index", words)]
-    # What the builder names by an argument is the builder's to choose.
+    # If the builder sets the name by an argument, the builder chooses it.
     assert all(re.search(r"\$\{(TORCH|EXTRAS)\}", words) for words in unhashed), unhashed
     assert len(installs) - len(unhashed) >= 4
 
@@ -122,7 +122,7 @@ def test_a_workflow_has_no_right_that_it_does_not_name_and_leaves_no_token_in_th
     for step in steps(workflow):
         if step.get("uses", "").startswith("actions/checkout@"):
             assert step["with"]["persist-credentials"] is False
-        # A tag, a branch or a title is its author's text: as an expression it would be a part of the script.
+        # The author writes a tag, a branch or a title freely: as an expression, it would become a part of the script.
         assert not re.search(r"\$\{\{\s*(github|inputs|env)\.", step.get("run", "")), step
         assert "secrets." not in step.get("run", "")
 
@@ -154,7 +154,7 @@ def test_the_chart_names_the_digest_that_was_built_and_signed() -> None:
     assert sign["run"].splitlines()[-1] == 'echo "$NAME=$DIGEST" >>"$GITHUB_OUTPUT"'
     (name,) = (step for step in jobs["chart"]["steps"] if "name_digest" in step.get("run", ""))
     assert name["env"] == {each.upper(): f"${{{{ needs.images.outputs.{each} }}}}" for each in ("operator", "console")}
-    # A tag may be moved between the build and the chart.
+    # Somebody may move a tag between the build and the chart.
     assert "imagetools inspect" not in text
 
 

@@ -1,4 +1,4 @@
-"""What is in the wheels: the operator's has no local cluster, and the training loop as data (`pyproject.toml`)."""
+"""The operator's wheel contains the training loop as data and no local cluster (`pyproject.toml`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def wheel_of(project: Path, folder: Path) -> zipfile.ZipFile:
 
 
 def packages(project: Path, folder: Path) -> set[str]:
-    """The top-level names in a project's wheel, but its metadata."""
+    """Returns the top-level names in a project's wheel, except its metadata."""
     with wheel_of(project, folder) as wheel:
         return {top for top in (name.split("/")[0] for name in wheel.namelist()) if not top.endswith(".dist-info")}
 
@@ -40,7 +40,7 @@ def test_the_operator_s_wheel_has_its_templates_and_no_local_cluster(tmp_path: P
 
 
 def test_an_image_has_nothing_of_what_only_the_others_need() -> None:
-    """An image installs the dependencies of its own distribution (`make lock`)."""
+    """An image installs only the dependencies of its own distribution (`make lock`)."""
     for image, absent in (("operator", ("typer", "rich", "pathspec")), ("console", ("kopf", "kubernetes"))):
         needed = (ROOT / "images" / image / "requirements.lock").read_text()
         for name in (*absent, "cel-expr-python", "kubernetes-validate", "orjson", "trustme", "torch", "numpy"):

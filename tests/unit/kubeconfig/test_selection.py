@@ -1,6 +1,6 @@
-"""Whatever stands in a kubeconfig, it is read as kubectl reads it, or one sentence names the file, the field and more.
+"""Any kubeconfig is read as kubectl reads it, or refused with a sentence that names the file and the field.
 
-The sentences are those of `kubeconfig.selection`; the official client's loader gets what passed.
+`kubeconfig.selection` writes these sentences. The official client's loader gets only files that passed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trainmaster_operator.kubeconfig import KubeconfigError, read_kubeconfig
 
 
 def kubeconfig(**changed: Any) -> dict[str, Any]:
-    """A good one, of which parts are replaced."""
+    """Returns a good kubeconfig with parts replaced."""
     return {
         "apiVersion": "v1",
         "kind": "Config",
@@ -49,7 +49,7 @@ def written(folder: Path, document: Any, name: str = "config") -> str:
 
 
 def refusal(folder: Path, document: Any, context: str | None = None) -> str:
-    """The sentence, without the file that it begins with."""
+    """Returns the sentence, without the file at its beginning."""
     path = written(folder, document)
     with pytest.raises(KubeconfigError) as caught:
         read_kubeconfig(path, context)
@@ -217,7 +217,7 @@ VALUES = st.recursive(
 
 @st.composite
 def damaged(draw: st.DrawFn) -> Any:
-    """A good kubeconfig of which something somewhere is another thing."""
+    """Draws a good kubeconfig with a few values replaced at random places."""
     document: Any = json.loads(json.dumps(with_cluster(**{"certificate-authority-data": DATA})))
     document["users"] = [{"name": "ann", "user": draw(st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=4))}]
     for _ in range(draw(st.integers(0, 3))):

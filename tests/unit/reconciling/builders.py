@@ -44,7 +44,7 @@ SETTINGS = Settings()
 
 
 def job(status: JobStatus | None = None, **spec: Any) -> Job:
-    """A job of two workers that train with `python train.py`; keywords are fields of the spec as on the wire."""
+    """Returns a job of two workers that train with `python train.py`; keywords are the spec's fields as on the wire."""
     raw: dict[str, Any] = {"image": "example.com/train:1", "command": ["python", "train.py"], "workers": 2, **spec}
     if "workerGroups" in raw:
         del raw["workers"]
@@ -62,7 +62,7 @@ def job(status: JobStatus | None = None, **spec: Any) -> Job:
 def running(
     attempt: int = 1, *, phase: str = "Running", ago: float = 100.0, workers: int = 2, **fields: Any
 ) -> JobStatus:
-    """A status in the middle of an attempt that was opened `ago` seconds before NOW, with the pods of `pod`."""
+    """Returns a running status of an attempt that was opened `ago` seconds before NOW, with the pods of `pod`."""
     values: dict[str, Any] = {
         "phase": phase,
         "attempt": attempt,
@@ -84,7 +84,7 @@ def running(
 
 
 def container(state: str = "running", **fields: Any) -> ContainerView:
-    """The worker's container, running since 90 s."""
+    """Returns the worker's container, running for 90 s."""
     values: dict[str, Any] = {"name": "worker", "state": state, "ready": state == "running", "restarts": 0}
     if state == "running":
         values["started_at"] = NOW - 90
@@ -94,12 +94,12 @@ def container(state: str = "running", **fields: Any) -> ContainerView:
 def ended(
     exit_code: int, reason: str = "Error", *, ago: float = 1.0, message: str = "", report: Report | None = None
 ) -> ContainerEnd:
-    """A container's end."""
+    """Returns a container's end."""
     return ContainerEnd(exit_code, reason, message, NOW - 90, NOW - ago, report)
 
 
 def pod(worker: int, **fields: Any) -> PodView:
-    """A running worker's pod on a node of its own."""
+    """Returns a running worker's pod on its own node."""
     values: dict[str, Any] = {
         "name": f"bert-{worker}",
         "uid": f"uid-{worker}",
@@ -116,13 +116,13 @@ def pod(worker: int, **fields: Any) -> PodView:
 
 
 def pods(*given: PodView, workers: int = 2) -> tuple[PodView, ...]:
-    """All workers' pods, some of them as given."""
+    """Returns all workers' pods, with the given ones in their places."""
     special = {pod.worker: pod for pod in given}
     return tuple(special.get(worker) or pod(worker) for worker in range(workers))
 
 
 def said(worker: int, state: str, attempt: int = 1, *, ago: float = 0.1, **fields: Any) -> Report:
-    """A worker's report."""
+    """Returns a worker's report."""
     values: dict[str, Any] = {
         "attempt": attempt,
         "worker": worker,
@@ -138,12 +138,12 @@ def said(worker: int, state: str, attempt: int = 1, *, ago: float = 0.1, **field
 
 
 def all_up(attempt: int = 1, workers: int = 2) -> tuple[Report, ...]:
-    """Every worker says that its ranks are up."""
+    """Returns reports in which every worker's ranks are up."""
     return tuple(said(worker, "Running", attempt) for worker in range(workers))
 
 
 def stream(attempt: int = 1, workers: Iterable[int] = (0, 1), **seen: int) -> StreamView:
-    """A connected stream whose workers have seen the attempt; `w1=0` says that worker 1 has seen none."""
+    """Returns a connected stream whose workers have seen the attempt; `w1=0` means that worker 1 has seen none."""
     workers = tuple(
         WorkerLine(worker, f"uid-{worker}", seen.get(f"w{worker}", attempt), connected=True) for worker in workers
     )
@@ -151,14 +151,14 @@ def stream(attempt: int = 1, workers: Iterable[int] = (0, 1), **seen: int) -> St
 
 
 def observed(*reports: Report, given: Iterable[PodView] | None = None, attempt: int = 1, **fields: Any) -> Observed:
-    """Pods, children and reports around a job in its attempt."""
+    """Returns pods, children and reports for a job in its attempt."""
     values: dict[str, Any] = {"pods": tuple(pods() if given is None else given)}
     around = Observed(**{"stream": stream(attempt), **values, **fields})
     return replace(around, reports=merged(reports, around.pods))
 
 
 def merged(reports: Iterable[Report], around: Iterable[PodView]) -> tuple[Report, ...]:
-    """Reports and what containers reported by ending, as the store has them."""
+    """Merges reports with those in ended containers, as the store does."""
     known: dict[tuple[int, int], Report] = {}
     for report in (*reports, *(report for pod in around for report in termination_reports(pod))):
         place = report.attempt, report.worker
@@ -167,13 +167,13 @@ def merged(reports: Iterable[Report], around: Iterable[PodView]) -> tuple[Report
 
 
 def situation(of: Job, around: Observed, now: float = NOW) -> Situation:
-    """The facts that policies see."""
+    """Returns the facts that policies see."""
     assert of.spec is not None
     return survey(of, of.spec, around, now, SETTINGS)
 
 
 def settled(of: Job, around: Observed) -> Observed:
-    """The same, with children and annotations already as the job's status wants them: nothing is left to write."""
+    """Returns the same observation with finished children and annotations, so that there is nothing left to write."""
     facts = situation(of, around)
     assignment = desired_assignment(facts)
     children = tuple(
@@ -192,7 +192,7 @@ def settled(of: Job, around: Observed) -> Observed:
 
 
 def decided(of: Job, around: Observed, now: float = NOW) -> Decision:
-    """What is decided; and the check that every decision must stand: the same observation again changes nothing."""
+    """Returns the decision, and checks that deciding again on the same observation changes nothing."""
     decision = decide(of, around, now, SETTINGS)
     again = decide(replace(of, status=decision.status), around, now, SETTINGS)
     third = decide(replace(of, status=again.status), around, now, SETTINGS)
@@ -201,7 +201,7 @@ def decided(of: Job, around: Observed, now: float = NOW) -> Decision:
 
 
 def kinds(decision: Decision) -> list[str]:
-    """The actions by name, applies with their kind and assignments with attempt and state."""
+    """Returns the names of the actions; applies have their kind, and assignments have attempt and state."""
     names = []
     for action in decision.actions:
         match action:
@@ -226,5 +226,5 @@ def kinds(decision: Decision) -> list[str]:
 
 
 def happened(decision: Decision) -> list[str]:
-    """The reasons of the events."""
+    """Returns the reasons of the events."""
     return [event.reason for event in decision.events]

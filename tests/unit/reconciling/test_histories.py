@@ -1,4 +1,4 @@
-"""Random histories: whatever happens in whatever order, the invariants of architecture.md hold, and the job ends."""
+"""In random histories, events come in any order, the invariants of architecture.md hold, and the job ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FAULTS = st.sampled_from([("Error", 1), ("OOMKilled", 137), ("Signal", 137), ("H
 
 
 class History(RuleBasedStateMachine):
-    """Every rule is one step of one part of the world, or a fault."""
+    """Each rule is one step of one part of the world, or a fault."""
 
     world: World
     rival: Operator | None
@@ -114,7 +114,7 @@ class History(RuleBasedStateMachine):
 
     @rule(worker=WORKERS, fault=FAULTS, dies_after=st.one_of(st.none(), st.integers(0, 6)))
     def rank_fails_into_back_off(self, worker: int, fault: tuple[str, int], dies_after: int | None) -> None:
-        """It is reported by exiting, not for the first time: random steps rarely get as far within the wait."""
+        """A rank fails again and reports by exiting, because random steps rarely get this far within the back-off."""
         pod = self.world.pods.get(f"bert-{worker}")
         if pod is None or pod.ranks is None:
             return
@@ -130,7 +130,7 @@ class History(RuleBasedStateMachine):
 
     @rule(worker=WORKERS, dies_after=st.one_of(st.none(), st.integers(0, 6)))
     def agent_is_killed_into_back_off(self, worker: int, dies_after: int | None) -> None:
-        """Without a word, and not for the first time."""
+        """An agent is killed again without a report, for the same reason."""
         pod = self.world.pods.get(f"bert-{worker}")
         if pod is None or pod.ranks is None:
             return
@@ -244,7 +244,7 @@ class History(RuleBasedStateMachine):
 
 
 class ContinuedHistory(History):
-    """The ranks can continue, and all train at first."""
+    """All ranks train at first, and can continue."""
 
     @initialize(
         workers=st.integers(2, 4),
@@ -277,7 +277,7 @@ class ContinuedHistory(History):
         dies_after=st.one_of(st.none(), st.integers(0, 6)),
     )
     def workers_are_lost(self, lost: list[int], how: str, dies_after: int | None) -> None:
-        """The operator learns of each at once, so that it can find the other one's loss in the attempt that follows."""
+        """The operator learns of each loss at once, so the second one can fall into the attempt that follows."""
         for worker in lost:
             match how:
                 case "rank":
@@ -302,17 +302,17 @@ SETTINGS = settings(
 )
 
 
-# A minute of a free processor; this stage runs at a low priority beside others.
+# This takes a minute on an idle processor, but the stage runs at a low priority beside others.
 @pytest.mark.timeout(3600 if THOROUGH else 600)
 class TestHistories(History.TestCase):  # type: ignore[misc,valid-type]
-    """Derandomized, so that a run of the tests says the same each time; TRAINMASTER_SLOW=1 looks for new histories."""
+    """Runs the same histories each time; TRAINMASTER_SLOW=1 searches for new ones."""
 
     settings = SETTINGS
 
 
-# A minute of a free processor; this stage runs at a low priority beside others.
+# This takes a minute on an idle processor, but the stage runs at a low priority beside others.
 @pytest.mark.timeout(3600 if THOROUGH else 600)
 class TestContinuedHistories(ContinuedHistory.TestCase):  # type: ignore[misc,valid-type]
-    """The same, where faults are answered by continued attempts."""
+    """Runs the same, with faults that lead to continued attempts."""
 
     settings = SETTINGS

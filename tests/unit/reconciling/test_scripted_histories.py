@@ -1,4 +1,4 @@
-"""Histories that are written down: a fault in a simulated world, what it costs, and how the job goes on."""
+"""Scripted histories inject a fault into a simulated world, and check its cost and how the job continues."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trainmaster_operator.api.v1alpha1 import JobStatus
 
 
 def training(world: World) -> World:
-    """Run on until all ranks have joined."""
+    """Runs rounds until all ranks have joined."""
     for _ in range(50):
         if world.pods and all(pod.joined for pod in world.pods.values()):
             return world
@@ -31,7 +31,7 @@ def test_a_job_without_faults_ends_in_its_first_attempt_with_few_writes() -> Non
 
 @pytest.mark.parametrize("watched", [True, False])
 def test_workers_that_stand_still_together_cost_one_restart(watched: bool) -> None:
-    """The kubelets' probes end them one after the other, and their events expire."""
+    """The kubelets' probes end their agents one after the other, and the events expire."""
     world = World(workers=3)
     world.watched = watched
     pods = list(training(world).pods.values())
@@ -82,7 +82,7 @@ def test_a_killed_container_is_found_by_either_way_of_reporting(watched: bool) -
 
 
 class TestBackOffWithoutStreams:
-    """Every failure is reported by an exit, and the kubelet makes the second one of a pod wait 10 s, then 20, 40 …"""
+    """Agents report every failure by exiting. The kubelet delays a pod's second restart by 10 s, the third by 20 s."""
 
     def world(self, failures: int = 3) -> World:
         world = World(failurePolicy={"maxRestarts": failures})
@@ -91,7 +91,7 @@ class TestBackOffWithoutStreams:
         return training(world)
 
     def fail(self, world: World) -> float:
-        """Seconds from a rank's end to the next attempt's training."""
+        """Returns the seconds from a rank's end to the next attempt's training."""
         failed, since = world.status.attempt, world.now
         world.fail_rank(1, "Error", 1)
         for _ in range(200):
@@ -104,7 +104,7 @@ class TestBackOffWithoutStreams:
         world = self.world(5)
         assert max(self.fail(world) for _ in range(5)) < 3
         assert (world.status.attempt, world.status.restarts, world.status.disruptions) == (6, 5, 0)
-        # Every second time: a new pod's first restart comes at once.
+        # The pod is replaced every second time, because a new pod's first restart comes at once.
         assert world.replaced == ["bert-1-2", "bert-1-3"]
 
     @pytest.mark.parametrize("write", range(7))
@@ -202,7 +202,7 @@ class TestElastic:
 
 @pytest.mark.parametrize("pair", range(5))
 def test_two_half_started_jobs_never_block_each_other(pair: int) -> None:
-    """Nodes for one and a half: each job gets three of the four that it needs."""
+    """There are nodes for one and a half jobs: each job gets three of the four nodes that it needs."""
     room = Room(6)
     worlds = [World(4, uid=f"job-{pair}-{name}", failurePolicy={"startupSeconds": 3600}) for name in "ab"]
     for world in worlds:

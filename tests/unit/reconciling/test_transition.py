@@ -1,4 +1,4 @@
-"""A change of the status: what it sets, what it leaves, and that it names the status' own fields."""
+"""A transition sets some fields of the status and keeps the others, and uses the status' own names for them."""
 
 from __future__ import annotations
 

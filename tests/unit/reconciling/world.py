@@ -29,20 +29,20 @@ from trainmaster_operator.wire.report import ENDED, Report
 
 
 class World:
-    """See the module."""
+    """Simulates a cluster; see the module."""
 
     def __init__(
         self, workers: int = 2, skews: tuple[float, ...] = (0.0, 0.0, 0.0), uid: str = UID, **spec: Any
     ) -> None:
-        # Workers whose pods find no node.
+        # Workers whose pods find no node
         self.without_room: set[int] = set()
-        # Nodes that are shared with other worlds.
+        # Nodes shared with other worlds
         self.room: Room | None = None
         # Training ends after so many steps.
         self.steps = 3
-        # The ranks can go on in a continued attempt.
+        # The ranks can continue in a continued attempt.
         self.able = False
-        # Training goes on and on.
+        # Training never ends.
         self.endless = False
         # The value of the annotation by which the user asks for a restart.
         self.restart_request: str | None = None
@@ -60,21 +60,21 @@ class World:
         self.template: Assignment | None = None
         self.replicas = 0
         self.pods: dict[str, Pod] = {}
-        # Pods that were deleted by force while their processes still ran.
+        # Pods that were deleted by force while their processes still ran
         self.zombies: list[Pod] = []
         self.watched = True
         self.deleted = False
         self.serial = 0
         self.operator = Operator()
         self.writes: list[str] = []
-        # Pods that operators have deleted.
+        # Pods that operators have deleted
         self.replaced: list[str] = []
-        # The kubelets' messages on containers that their probes have ended, by pod and time.
+        # The kubelets' messages about containers that probes have ended, by pod and time
         self.kills: dict[tuple[str, float], str | None] = {}
         self.agents = Agents(self)
         self.sync(self.operator)
 
-    # The API server's side.
+    # The API server
 
     @property
     def workers(self) -> int:
@@ -82,18 +82,18 @@ class World:
 
     @property
     def leader(self) -> int:
-        """The first worker of the template's assignment whose agent answers."""
+        """Returns the first worker of the template's assignment whose agent answers."""
         able = {pod.worker for pod in self.pods.values() if pod.running and not pod.frozen}
         return next((worker for worker in (self.template.workers if self.template else ()) if worker in able), 0)
 
     @property
     def names(self) -> list[str]:
-        """The pods that there are or could be."""
+        """Returns the names of all pods that exist or may be made."""
         known = [pod.worker for pod in self.pods.values()]
         return [f"bert-{index}" for index in range(max([self.workers + (self.spec.spares or 0) - 1, *known]) + 1)]
 
     def edit(self, **spec: Any) -> None:
-        """The user changes the spec."""
+        """Changes the spec, as the user would."""
         self.raw = {**self.raw, **spec}
         self.spec = parse_spec(self.raw, "bert")
         self.generation += 1
@@ -101,22 +101,22 @@ class World:
 
     @property
     def code(self) -> str | None:
-        """What the ConfigMap of the user's code holds: it is written before the job is."""
+        """Returns the digest of the code in the user's ConfigMap, which is written before the job."""
         return None if self.spec.code is None else self.spec.code.digest
 
     def push_code(self) -> None:
-        """The user brings new code."""
+        """Uploads new code, as the user would."""
         assert self.spec.code is not None
         number = int(self.spec.code.digest, 16) + 1
         self.edit(code={"digest": f"{number:064x}", "configMap": "bert-code"})
 
     def request_restart(self) -> None:
-        """The user asks for a restart."""
+        """Asks for a restart, as the user would."""
         self.restart_request = str(int(self.restart_request or "0") + 1)
         self.version += 1
 
     def sync(self, operator: Operator) -> None:
-        """A full list."""
+        """Gives an operator a complete list."""
         self.show_job(operator)
         operator.child, operator.service = self.child, self.service
         operator.pods = {name: pod.view() for name, pod in self.pods.items()}
@@ -128,7 +128,7 @@ class World:
         operator.restart_request = self.restart_request
 
     def show(self, operator: Operator, name: str) -> None:
-        """The watch shows one pod as it is, or that it is gone."""
+        """Shows one pod's state, or its deletion, in an operator's watch."""
         pod = self.pods.get(name)
         if pod is None:
             operator.pods.pop(name, None)
@@ -141,7 +141,7 @@ class World:
             if end is not None and end.report is not None:
                 operator.take(end.report)
 
-    # Writes.
+    # Writes
 
     def write_status(self, status: JobStatus) -> None:
         before = self.status
@@ -165,7 +165,7 @@ class World:
         self.version += 1
 
     def _check_continued(self, before: JobStatus, status: JobStatus) -> None:
-        """Who is in a continued attempt was in the one before, in the same place, or is ready to join it."""
+        """Checks that each member of a continued attempt had its place in the previous one, or is ready to join."""
         assert self.able, "ranks that can't continue were to"
         assert status.continues == (before.attempt if before.continues is None else before.continues)
         assert before.phase in ("Pending", "Starting", "Running") and status.phase == "Running"
@@ -180,7 +180,7 @@ class World:
             operator.service is None and self.service is not None
         )
         if unseen:
-            # The executor reads a child that it believes to be absent, and decides again when it is there.
+            # The executor reads a child that it believes to be absent. If the child exists, the executor decides again.
             operator.child, operator.service = self.child, self.service
             raise Outdated
         rendered_hash = manifest["metadata"]["annotations"][HASH_ANNOTATION]
@@ -212,12 +212,12 @@ class World:
         self.show(operator, name)
 
     def delete_as_seen(self, operator: Operator, name: str, uid: str) -> None:
-        """The operator deletes a pod, with what it has seen as precondition: the pod's uid and version."""
+        """Deletes a pod as an operator does: only if its uid and version are the ones that the operator has seen."""
         pod, seen = self.pods.get(name), operator.pods.get(name)
         if pod is None or pod.uid != uid or pod.view() != seen:
             self.show(operator, name)
             raise Outdated
-        # One that a spare has replaced isn't in the attempt: its node is avoided, or its agent was silent.
+        # A replaced pod isn't in the attempt: its node is avoided, or its agent was silent.
         assert not pod.running or self.status.avoided_nodes or pod.uid not in present_uids(self.status).values(), (
             "a pod was deleted whose container runs"
         )
@@ -231,10 +231,10 @@ class World:
             pod.late = False
         self.show(operator, name)
 
-    # Kubernetes' controllers and the kubelet.
+    # Kubernetes' controllers and the kubelet
 
     def step_controller(self) -> None:
-        """The StatefulSet controller: make what is missing, remove what is too many or has failed."""
+        """Lets the StatefulSet controller create missing pods, and remove those that are too many or have failed."""
         for index, name in enumerate(self.names):
             pod = self.pods.get(name)
             if index >= self.replicas:
@@ -249,7 +249,7 @@ class World:
                 pod.deleting = True
 
     def step_kubelet(self, name: str) -> None:
-        """The pod's node does its next thing."""
+        """Lets the pod's node perform its next step."""
         pod = self.pods.get(name)
         if pod is None:
             return
@@ -277,7 +277,7 @@ class World:
             pod.file, pod.code = pod.annotation, self.code
 
     def step_stream(self, operator: Operator) -> None:
-        """The stream brings what the agents have to say."""
+        """Lets the stream deliver the agents' lines."""
         if not self.watched:
             return
         for pod in self.pods.values():
@@ -287,7 +287,7 @@ class World:
                     if report.state in ENDED:
                         pod.acked = max(pod.acked, report.attempt)
 
-    # Faults.
+    # Faults
 
     def fail_rank(self, worker: int, reason: str, code: int) -> None:
         pod = self.pods.get(f"bert-{worker}")
@@ -295,13 +295,13 @@ class World:
             pod.fault = Report(pod.ranks, worker, pod.uid, "Failed", reason=reason, exit_code=code)
 
     def kill_container(self, worker: int, reason: str) -> None:
-        """The whole container dies without a report."""
+        """Kills the whole container without a report."""
         pod = self.pods.get(f"bert-{worker}")
         if pod is not None and pod.running:
             pod.end_container(self.now, 137, reason, None)
 
     def probe(self, pod: Pod) -> None:
-        """The kubelet ends the container of an agent that stands still."""
+        """Lets the kubelet end the container of a stalled agent."""
         if pod.running and pod.frozen:
             pod.end_container(self.now, 137, "Error", None)
             assert pod.end is not None and pod.end.finished_at is not None
@@ -324,18 +324,18 @@ class World:
             pod.evicted = True
 
     def end_zombies(self) -> None:
-        """Nodes come back and end what they shouldn't run any more."""
+        """Lets nodes return and end containers that they shouldn't run any more."""
         self.zombies.clear()
 
     def restart_operator(self, clock: float = 0.0) -> None:
-        """A new operator: lists everything anew, has received nothing from agents yet."""
+        """Starts a new operator, which lists all objects again and has no reports from agents yet."""
         self.operator = Operator(clock=clock, since=self.now + clock)
         self.sync(self.operator)
 
-    # Running on.
+    # Running
 
     def round(self, seconds: float = 0.5) -> None:
-        """Everybody does one step, in order, with a fresh view."""
+        """Lets every part make one step, in order, with a fresh view."""
         self.now += seconds
         self.step_controller()
         for name in self.names:
@@ -347,12 +347,12 @@ class World:
         self.check()
 
     def at_rest(self) -> bool:
-        """Whether the job has come to where it shall be."""
+        """Returns whether the job has reached its intended state."""
         suspended = self.spec.run_policy.suspend and self.status.phase == "Suspended"
         return (self.status.phase in TERMINAL_PHASES or suspended) and not self.pods and self.replicas == 0
 
     def settle(self, rounds: int = 400) -> None:
-        """Without new faults every history comes to rest."""
+        """Runs rounds without new faults until the world is at rest."""
         self.end_zombies()
         for _ in range(rounds):
             if self.at_rest():
@@ -369,7 +369,7 @@ class World:
         assert len(self.writes) == writes, f"writes go on: {self.writes[writes:]}"
 
     def check(self) -> None:
-        """What is true at every moment."""
+        """Checks the properties that always hold."""
         attempts = [pod.annotation.attempt for pod in self.pods.values()]
         assert max(attempts, default=0) <= max(self.status.attempt, 1), "an assignment went out before the status"
         if self.child is not None and self.child.assignment is not None:
@@ -383,7 +383,7 @@ class World:
 
 
 def check_time(before: JobStatus, status: JobStatus) -> None:
-    """The categories are the time since the start, and only grow, except where a wrong clock is made up for."""
+    """Checks that the categories add up to the time since the start, and only grow unless a clock is corrected."""
     spent = status.time_spent
     if status.start_time is None:
         assert spent is None
@@ -404,5 +404,5 @@ def _trains(world: World, uid: str, group: tuple[str, ...]) -> bool:
 
 
 def present_uids(status: JobStatus) -> dict[int, str | None]:
-    """The pods that are in the attempt's group, by rank."""
+    """Returns the pods in the attempt's group, by rank."""
     return {rank: uid for rank, uid in enumerate(status.pod_uids) if rank not in status.absent_ranks}

@@ -17,37 +17,37 @@ from trainmaster_operator.wire.report import ENDED
 if TYPE_CHECKING:
     from tests.unit.reconciling.world import World
 
-# Ranks that can continue wait for so long after a peer's loss.
+# Ranks that can continue wait this long after a peer's loss.
 CONTINUE_SECONDS = 3.0
-# Of its own, before a rank is ready to join.
+# A rank makes so many steps on its own before it is ready to join.
 PREPARED_STEPS = 3
 ACKED_SILENCE = HELD_SILENCE = 30.0
 
 
 class Agents:
-    """All agents of a world, each with its state in its `Pod`."""
+    """Simulates all agents of a world, each with its state in its `Pod`."""
 
     def __init__(self, world: World) -> None:
         self._world = world
-        # Facts to check against: (uid, attempt) of each start, and the groups that each attempt was joined by.
+        # Facts to check against: (uid, attempt) of each start, and the groups that joined each attempt.
         self.started: set[tuple[str, int]] = set()
         self.codes: dict[int, str | None] = {}
         self.groups: dict[int, set[tuple[str, ...]]] = {}
-        # (uid, attempt) of each rank that said that it is ready to join.
+        # (uid, attempt) of each rank that reported that it is ready to join
         self.ready: set[tuple[str, int]] = set()
 
     def _everybody(self) -> list[Pod]:
         return [*self._world.pods.values(), *self._world.zombies]
 
     def step(self, name: str) -> None:
-        """The agent polls its file, its ranks and its connections."""
+        """Lets the agent poll its file, its ranks and its connections."""
         pod = self._world.pods.get(name)
         if pod is None or not pod.running or pod.frozen:
             return
         if pod.file is not None:
             self.see(pod, pod.file)
         if pod.running and pod.assignment is not None and pod.ranks is None:
-            # It may wait for its code.
+            # The agent may be waiting for its code.
             self._follow(pod, pod.assignment)
         if pod.running:
             self._train(pod)
@@ -64,7 +64,7 @@ class Agents:
         self._follow(pod, assignment)
 
     def _follow(self, pod: Pod, assignment: Assignment) -> None:
-        """Bring the ranks to the assignment."""
+        """Makes the ranks follow the assignment."""
         attempt = assignment.attempt
         place = assignment.node_rank(pod.worker, pod.uid)
         lives = pod.ranks is not None and assignment.continues is not None and assignment.continues <= pod.ranks
@@ -88,11 +88,11 @@ class Agents:
                     pod.reports[attempt] = pod.saved
             return
         if assignment.continues is not None and place not in assignment.absent:
-            # It is to go on, and has nothing to go on with.
+            # It should continue, but has no ranks that could.
             pod.say(self._world.now, attempt, "Failed", reason="AgentLost", exit_code=69)
             return
         if assignment.code != pod.code:
-            # Not its code yet, or not any more.
+            # Its code hasn't arrived yet, or is a later one.
             return
         assert self.codes.setdefault(attempt, assignment.code) == assignment.code, "an attempt has two codes"
         assert (pod.uid, attempt) not in self.started, "an attempt was trained twice by the same worker"
@@ -102,7 +102,7 @@ class Agents:
         pod.ranks, pod.joined, pod.steps, pod.preparing = attempt, None, 0, assignment.continues is not None
 
     def _train(self, pod: Pod) -> None:
-        """Ranks join, step, finish, fail, or notice that a peer has gone."""
+        """Lets ranks join, step, finish, fail, or notice that a peer has gone."""
         attempt = pod.ranks
         if attempt is None:
             return
@@ -141,7 +141,7 @@ class Agents:
             pod.say(self._world.now, attempt, "Running", able=self._world.able)
 
     def _join(self, attempt: int, assignment: Assignment | None) -> None:
-        """All ranks of an attempt that are up and have joined nobody yet form a group."""
+        """Forms a group of all ranks of an attempt that are up and have joined nobody yet."""
         if assignment is None:
             return
         workers = {worker for place, worker in enumerate(assignment.workers) if place not in assignment.absent}
@@ -176,10 +176,10 @@ class Agents:
             pod.joined, pod.steps = group, steps
 
     def _report_by_exit(self, pod: Pod) -> None:
-        """Reports by exiting, where nobody watches.
+        """Reports by exiting if no operator is watching.
 
-        Ranks that only suffered wait for a newer attempt for 3 s, on Hold for longer. Who was acknowledged waits longer
-        too: the operator that knew may have died before it could write it down.
+        Ranks that aren't the cause wait 3 s for a newer attempt, and longer on Hold. A pod with an acknowledged report
+        waits longer too, because the operator that acknowledged it may have died before it wrote the status.
         """
         if (
             self._world.watched

@@ -1,4 +1,4 @@
-"""An operator in the simulated world: a view that may be behind, its own clock, and passes that can be cut short."""
+"""Simulates an operator: its view may be outdated, it has its own clock, and its passes can be interrupted."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ START = 1_795_233_600.0
 
 
 class Killed(Exception):
-    """The operator's process is gone in the middle of a pass."""
+    """Signals that the operator's process ended in the middle of a pass."""
 
 
 class Outdated(Exception):
-    """A precondition failed: 409 Conflict."""
+    """Signals that a precondition failed (409 Conflict)."""
 
 
 @dataclass
 class Operator:
-    """One operator's process: what it has seen, and its clock."""
+    """Simulates one operator's process: its observations and its clock."""
 
     clock: float = 0.0
     since: float = 0.0
@@ -47,12 +47,12 @@ class Operator:
     reports: dict[tuple[int, int], Report] = field(default_factory=dict)
 
     def take(self, report: Report) -> None:
-        """As the store does: an end isn't taken back by what was said before it."""
+        """Records a report as the store does: an earlier report doesn't replace an end."""
         key = (report.attempt, report.worker)
         self.reports[key] = merge(self.reports.get(key), report)
 
     def run_pass(self, world: World, dies_after: int | None = None) -> bool:
-        """Decide and carry out, killed before write number `dies_after`; True if the operator survived."""
+        """Decides and writes, and is killed before write number `dies_after`. Returns whether the operator survived."""
         left = [math.inf if dies_after is None else dies_after]
 
         def writes(what: str) -> None:

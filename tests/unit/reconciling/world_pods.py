@@ -1,4 +1,4 @@
-"""A pod of the simulated world: its object, its container, and what the agent in it remembers and runs."""
+"""Simulates a pod: its object, its container, and the memory and processes of its agent."""
 
 from __future__ import annotations
 
@@ -15,48 +15,48 @@ FIRST_BACK_OFF, LONGEST_BACK_OFF = 10.0, 300.0
 
 @dataclass
 class Pod:
-    """A pod on the server, its container on a node, and the agent in it."""
+    """Holds a pod on the server, its container on a node, and the agent in it."""
 
     name: str
     uid: str
     worker: int
     annotation: Assignment
     created_at: float
-    # Of the node's clock to the world's.
+    # The difference between the node's clock and the world's.
     skew: float
     deleting: bool = False
     evicted: bool = False
     touched_at: float | None = None
     node: str | None = None
     no_room: bool = False
-    # The container.
+    # The container
     running: bool = False
     restarts: int = 0
     started_at: float | None = None
     end: ContainerEnd | None = None
     last_end: ContainerEnd | None = None
     start_again_at: float = 0.0
-    # The downward-API file; `late`: it doesn't follow the annotation until the pod is touched.
+    # The downward-API file. If `late`, it doesn't follow the annotation until the pod is touched.
     file: Assignment | None = None
     late: bool = False
-    # The volume with the user's code follows when the file does.
+    # The volume with the user's code changes together with the file.
     code: str | None = None
-    # The agent. `saved` and `reported_by_exit` are on disk, the rest dies with the process.
+    # The agent. `saved` and `reported_by_exit` are on disk; the rest is lost with the process.
     saved: Report | None = None
     reported_by_exit: bool = False
     assignment: Assignment | None = None
     reports: dict[int, Report] = field(default_factory=dict)
     acked: int = 0
-    # The ranks: the attempt they run, who they have joined with (uids), steps done, and how they shall fail.
+    # The ranks: their attempt, the uids that they have joined with, the steps done, and how they will fail.
     ranks: int | None = None
     joined: tuple[str, ...] | None = None
     steps: int = 0
     fault: Report | None = None
-    # The ranks start to join an attempt that others continue.
+    # The time at which the ranks start to join an attempt that others continue
     preparing: bool = False
-    # Since when a peer has been gone whose loss the ranks survive.
+    # The time since which a peer is gone whose loss the ranks survive
     broken_since: float | None = None
-    # Agent and ranks stand still: nothing is sent, nothing ends.
+    # Agent and ranks are stalled: they send nothing and don't end.
     frozen: bool = False
 
     @property
@@ -95,7 +95,7 @@ class Pod:
         )
 
     def end_container(self, now: float, code: int, reason: str, report: Report | None) -> None:
-        """The agent's process ends; the ranks end with it."""
+        """Ends the agent's process, and the ranks with it."""
         self.stop_process()
         at = math.floor(now + self.skew)
         self.end = ContainerEnd(code, reason, "" if report is None else "{}", self.started_at, at, report)
@@ -110,7 +110,7 @@ class Pod:
         self.reports = {}
 
     def say(self, now: float, attempt: int, state: Any, **fields: Any) -> None:
-        """The agent makes a report, and saves it."""
+        """Lets the agent make a report, and save it."""
         if state in ENDED:
             self.ranks = self.joined = self.fault = self.broken_since = None
             self.preparing = False
@@ -125,7 +125,7 @@ class Pod:
 
 @dataclass
 class Room:
-    """Nodes for one pod each, first come, first served."""
+    """Assigns nodes for one pod each, first come, first served."""
 
     free: int
 

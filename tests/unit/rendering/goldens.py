@@ -1,4 +1,4 @@
-"""Golden manifests: `python -m tests.unit.rendering.goldens` renders jobs/*.yaml into golden/*.yaml anew."""
+"""`python -m tests.unit.rendering.goldens` renders jobs/*.yaml into the golden manifests golden/*.yaml again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SETTINGS = {
 
 
 def manifests(name: str) -> tuple[Manifest, ...]:
-    """The children of one of the jobs."""
+    """Returns the children of one of the jobs."""
     spec = parse_spec(yaml.safe_load((JOBS / f"{name}.yaml").read_text()), name)
     job = JobIdentity("team", name, "3f1d6c1e-0000-4000-8000-000000000000")
     settings = replace(SETTINGS.get(name, Settings()), keys=KEYS)
@@ -39,7 +39,7 @@ def manifests(name: str) -> tuple[Manifest, ...]:
 
 
 def golden(name: str) -> str:
-    """What they look like."""
+    """Returns a job's manifests as the text of a golden file."""
     bodies = [dict(one.body) for one in manifests(name)]
     return yaml.dump_all(bodies, Dumper=_Dumper, sort_keys=False, width=120)
 

@@ -1,4 +1,4 @@
-"""A large `training` is written as JSON that is YAML: whoever reads the file gets the same values."""
+"""A large `training` is written as JSON that is also YAML, so every reader gets the same values."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_small_training_is_for_people(values: int) -> None:
 
 
 def test_what_nests_deep_is_not_blown_up() -> None:
-    """Written for people, each value stands behind the indentation of all levels above it."""
+    """In a layout for people, each value is indented by all levels above it."""
     value: Any = [0] * 1000
     for _ in range(60):
         value = {"a": value}

@@ -1,4 +1,4 @@
-"""What jobs become, as files that a person can read, each valid by Kubernetes' own schemas."""
+"""Jobs render to readable golden files, and each object is valid by Kubernetes' own schemas."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_children_are_valid_by_kubernetes_schemas(name: str, version: str) -> No
             continue
         body = json.loads(json.dumps(manifest.body))
         if manifest.kind == "StatefulSet" and version == "1.32":
-            # Kubernetes' own gangs are younger.
+            # This version doesn't have Kubernetes' own gangs.
             body["spec"]["template"]["spec"].pop("schedulingGroup", None)
         kubernetes_validate.validate(body, version, strict=True)
 
@@ -55,7 +55,7 @@ def pods(name: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_rendered_is_what_a_pod_template_may_not_touch(name: str) -> None:
-    """The parser keeps users off our names; a new name of ours must be one of those."""
+    """The parser reserves our names, so a new name must be added to the parser."""
     collectives = ("NCCL_", "GLOO_", "HCCL_", "CCL_", "FI_", "ASCEND_", "TORCH_DISTRIBUTED_DEBUG")
     users = {"DATA_PATH", "HCCL_CONNECT_TIMEOUT", "HOME", "TORCHINDUCTOR_CACHE_DIR"}
     for pod in pods(name):

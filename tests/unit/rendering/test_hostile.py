@@ -1,4 +1,4 @@
-"""Whatever a user writes comes out as data: the same text, byte for byte, and the structure is as without it."""
+"""A user's text is rendered as data: it is the same byte for byte, and doesn't change the structure."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ HOSTILE = st.one_of(
 
 
 def rendered(text: str) -> list[Any]:
-    """A job with the text in every field that takes text, without the parser, which refuses much of it."""
+    """Renders a job with the text in every text field, without the parser, which would refuse most of these texts."""
     checkpoint = Checkpoint.model_construct(path=text, volume=CheckpointVolume(empty_dir=True))
     spec = JobSpec.model_construct(
         image=text,
@@ -59,7 +59,7 @@ def rendered(text: str) -> list[Any]:
 
 
 def shape(node: Any) -> Any:
-    """The structure without the texts; a key that is the text itself stands for any."""
+    """Returns the structure without the texts."""
     if isinstance(node, dict):
         return {key: shape(value) for key, value in node.items()}
     return [shape(item) for item in node] if isinstance(node, list) else type(node)

@@ -1,4 +1,4 @@
-"""Indexes, names, ranks and the first assignment of a job's workers."""
+"""The workers of a job get their indexes, names, ranks and first assignment."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def by(key: str, mode: str = "Pack") -> dict[str, Any]:
         ({"spares": 1}, {"podAntiAffinity"}),
         ({"spares": 1, **by("example.com/rack")}, {"podAffinity", "podAntiAffinity"}),
         ({"spares": 1, **by("example.com/rack", "Spread")}, {"podAntiAffinity"}),
-        # Whoever packs or spreads them over nodes has said all.
+        # If the user packs or spreads them over nodes, no affinity is added.
         ({"spares": 1, **by("kubernetes.io/hostname")}, {"podAffinity"}),
         ({"spares": 1, **by("kubernetes.io/hostname", "Spread")}, None),
     ],
@@ -255,7 +255,7 @@ def test_a_job_keeps_the_agent_that_it_has_begun_with() -> None:
     assert stateful_sets(other, agent=AgentConfigMap("x"), settings=later) == own
     (one,) = stateful_sets(other, agent=AgentConfigMap("of-an-earlier-operator"))
     assert one == stateful_sets(other, settings=Settings(agent=AgentConfigMap("of-an-earlier-operator")))[0]
-    # The bundled image has its own, whatever its StatefulSet says.
+    # The bundled image contains its own agent, whichever one the StatefulSet has.
     assert stateful_sets(spec(workers=1), agent=AgentConfigMap("x")) == stateful_sets(spec(workers=1))
 
 
@@ -301,7 +301,7 @@ def test_a_stuck_agent_is_not_waited_for_through_a_long_grace_period(grace: int,
 
 
 def test_a_set_selects_the_pods_of_this_job_only() -> None:
-    """A job deleted and made again under its name must not adopt pods that still terminate."""
+    """A job that is deleted and created again under its name must not adopt pods that are still terminating."""
     (one,) = stateful_sets(spec(workers=1))
     selector = one.body["spec"]["selector"]["matchLabels"]
     assert selector["trainmaster.dev/job-uid"] == "uid-1"

@@ -1,4 +1,4 @@
-"""A job's NetworkPolicy: who may connect to its pods. Its manifests are in golden/network-policy*.yaml."""
+"""A job's NetworkPolicy decides who may connect to its pods. The manifests are golden/network-policy*.yaml."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_all_ports_are_open_to_the_job_s_own_pods_and_the_agents_one_to_who_else
     (policy,) = policies(PEERS)
     own, operator, metrics = policy["spec"]["ingress"]
     assert own == {"from": [{"podSelector": policy["spec"]["podSelector"]}]}
-    # One item: pods with these labels in that namespace; two would be any of either.
+    # A single item means pods with these labels in that namespace; two items would mean either.
     assert [sorted(peer) for peer in operator["from"]] == [["namespaceSelector", "podSelector"]]
     assert operator["ports"] == metrics["ports"] == [{"port": 8472, "protocol": "TCP"}]
     assert metrics["from"][0]["namespaceSelector"]["matchExpressions"][0]["values"] == ["monitoring", "observability"]

@@ -1,4 +1,4 @@
-"""What the operator adds to pods beside whatever their podTemplate says."""
+"""The operator's additions to pods are merged into any podTemplate."""
 
 from __future__ import annotations
 

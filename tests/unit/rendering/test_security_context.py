@@ -1,4 +1,4 @@
-"""spec.securityContext: what the worker's container may do, and where it can still write."""
+"""spec.securityContext restricts the worker's container, and lists the places where it can still write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`serving.logs`: what others wrote begins no line of the log, no event, and commands no terminal."""
+"""`serving.logs`: foreign text can't begin a line or an event of the log, nor control a terminal."""
 
 from __future__ import annotations
 

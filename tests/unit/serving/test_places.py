@@ -1,4 +1,4 @@
-"""A newcomer always gets in, and the connection that gives way is one of those that nobody misses."""
+"""A new connection always gets in, and it replaces a connection that nobody needs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trainmaster_operator.serving.connection import Places
 
 @dataclass(eq=False)
 class Held:
-    """Held is a connection of a test."""
+    """Stands for a connection."""
 
     address: str
     waiting: bool = True
@@ -50,7 +50,7 @@ def test_an_address_may_hold_few_requests_that_are_not_there() -> None:
 
 
 def test_one_that_had_its_answer_gives_way_before_one_that_still_waits_for_it() -> None:
-    """Half bodies are answered at once, and then take up places: a probe that came slowly was pushed out by them."""
+    """Requests with half a body are answered at once but keep their places, and they once displaced a slow probe."""
     probe, *flood = Held("a"), *(Held("a", answered=True) for _ in range(5))
     assert places([probe, *flood]).in_the_way("a") is flood[0], "all places are taken"
     assert places([probe, *flood[:3]]).in_the_way("a") is flood[0], "those of an address are"

@@ -1,4 +1,4 @@
-"""tests/rights.py compares the operator's rights with what it asks for."""
+"""tests/rights.py compares the operator's rights with the rights that it uses."""
 
 from __future__ import annotations
 
@@ -42,5 +42,5 @@ def test_what_was_asked_for_is_read_of_all_processes(tmp_path: Path) -> None:
             json.dumps([right.group, right.resource, right.verb, right.name]) + "\n"
         )
     assert asked_for(tmp_path) == set(ALL)
-    # Nothing of the chart's rights but to read and patch pods.
+    # The role has only the chart's rights to read and patch pods.
     assert main([str(tmp_path)]) == 1

@@ -1,4 +1,4 @@
-"""Assignments: what one is, and which of two holds."""
+"""Assignments are parsed strictly, and of two assignments the right one wins."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_an_assignment_survives_the_wire() -> None:
 
 
 def test_a_worker_whose_pod_is_not_known_is_left_out_and_the_others_train() -> None:
-    """Agents refused such an assignment as a whole."""
+    """Agents used to refuse such an assignment as a whole."""
     assignment = Assignment.parse({**GOOD, "uids": ["a", ""]})
     assert assignment.node_rank(0, "a") == 0
     assert assignment.node_rank(1, "b") is None
@@ -69,7 +69,7 @@ def test_any_pod_may_prepare_ranks_that_are_absent_where_none_is_named() -> None
 
 
 def test_the_master_of_a_continued_attempt_may_be_any_worker() -> None:
-    """The worker of the lowest present rank: rank 0 may be the one that is lost."""
+    """The master is the worker of the lowest present rank, because rank 0 may be lost."""
     assignment = Assignment.parse({**CONTINUED, "uids": None, "absent": [0, 1], "master": GOOD["hosts"][1]})
     assert (assignment.master, assignment.to_wire()["master"]) == (GOOD["hosts"][1],) * 2
 
@@ -172,14 +172,14 @@ def test_no_port_comes_again_before_all_others_were_used(uid: str, attempt: int)
 
 
 def test_jobs_hardly_meet() -> None:
-    """A thousand jobs on one network share first ports only as often as chance: about fifty pairs."""
+    """A thousand jobs on one network share first ports only by chance: about fifty pairs."""
     jobs = [str(UUID(int=number)) for number in range(1_000)]
     assert len({master_port(uid, 1) for uid in jobs}) > 900
 
 
 @given(uids, uids, attempts)
 def test_two_jobs_that_met_part_again(one: str, other: str, attempt: int) -> None:
-    """Also where both go on at the same pace: unless their uids agree in far more than chance has it."""
+    """This holds even if both jobs make attempts at the same pace, unless their uids agree far more than by chance."""
     if one != other:
         shared = sum(master_port(one, attempt + later) == master_port(other, attempt + later) for later in range(50))
         assert shared <= 1

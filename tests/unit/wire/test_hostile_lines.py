@@ -1,4 +1,4 @@
-"""`wire.lines` and `wire.stream`: bytes of any kind become lines, or are refused with what is wrong in them."""
+"""`wire.lines` and `wire.stream` turn any bytes into lines, or refuse them with the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever comes over the wire is parsed or refused: no parser raises anything but its own exception."""
+"""Any message is parsed or refused, and a parser raises only its own exception."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ RANKS: dict[str, Any] = {
 
 
 def as_text(value: Any) -> str | None:
-    """A value as it travels; None where Python itself can't write it that deep."""
+    """Returns a value as JSON text, or None if it is too deep for Python to write."""
     try:
         return json.dumps(value)
     except (RecursionError, ValueError):
@@ -114,7 +114,7 @@ def test_an_assignment_is_parsed_or_refused(text: Any) -> None:
     except ProtocolError as error:
         assert len(str(error)) < 300
         return
-    # What is taken can be written again, and reads the same.
+    # An accepted message can be written again, and reads the same.
     assert Assignment.parse(assignment.to_wire()) == assignment
 
 

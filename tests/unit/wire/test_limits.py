@@ -1,4 +1,4 @@
-"""The protocol's facts stand once in the code, and docs/protocol.md shows the same."""
+"""The code defines each fact of the protocol once, and docs/protocol.md shows the same values."""
 
 from __future__ import annotations
 

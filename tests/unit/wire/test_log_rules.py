@@ -1,4 +1,4 @@
-"""A pattern of a job is refused by one sentence where it says nothing, or could take forever."""
+"""A sentence refuses a job's pattern if it matches nothing useful, or could take forever."""
 
 from __future__ import annotations
 

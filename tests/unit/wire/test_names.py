@@ -1,4 +1,4 @@
-"""Addresses that count together at a port."""
+"""At a port, some addresses count as the same client."""
 
 from __future__ import annotations
 

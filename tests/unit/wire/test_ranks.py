@@ -1,4 +1,4 @@
-"""A script's progress file: what is well-formed in it is kept."""
+"""A script's progress file is read, and its well-formed fields are kept."""
 
 from __future__ import annotations
 

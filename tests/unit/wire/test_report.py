@@ -1,4 +1,4 @@
-"""One report holds of all that is reported of one worker in one attempt."""
+"""If there are several reports about a worker in an attempt, one of them counts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def report(state: str = "Failed", reason: str = "Error", *, at: float = 1.0, uid
 
 
 LOST = "AgentLost"
-# What is said in this order (of arrival), and which of it holds.
+# The reports arrive in this order, and the last column is the one that counts.
 CASES: dict[str, tuple[tuple[Report, ...], Report]] = {
     "an end outlasts what was said before it, though it comes later": (
         (report(at=5.0), report("Running", "", at=4.0)),

@@ -1,4 +1,4 @@
-"""The lines of a leader's stream: what is written is read as it was, and a worker's ranks are never left out."""
+"""The lines of a leader's stream are read as they were written, and a worker's ranks are never left out."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ LEADERS: tuple[LeaderMessage, ...] = (
 
 
 def parse_text(data: dict[str, Any]) -> StreamLine:
-    """A line as text; a ping where Python itself can't write it that deep."""
+    """Returns a line as text, or a ping if it is too deep for Python to write."""
     try:
         return parse_line(json.dumps(data).encode())
     except RecursionError:
@@ -142,7 +142,7 @@ def test_anything_in_any_field_is_a_message_or_refused(line: dict[str, Any], dat
 
 
 def test_of_a_worker_with_as_many_ranks_as_one_can_have_none_is_left_out() -> None:
-    """Its evidence was cut to 128 ranks and its progress to 256, though a worker may have 1,024."""
+    """Its evidence used to be cut to 128 ranks and its progress to 256, though a worker may have 1,024."""
     text = "\n" * (MAX_EVIDENCE_BYTES // MAX_RANKS_IN_LINE - 250)
     state = RankState(10**9, "checkpoint", 12_345.678, 1_800.0, "failurePolicy.hang.firstStepSeconds", True, "S", 10**9)
     progress = RankProgress(*[10**9] * 2, *[1234567.891] * 8, 10**9, *[1234567.891] * 3, "checkpoint", 60.0)

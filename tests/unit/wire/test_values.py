@@ -1,4 +1,4 @@
-"""What is kept of a long error: its last lines, and of a line that is too long the beginning."""
+"""A long error keeps its last lines, and a line that is too long keeps its beginning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is collected of ranks in a stall: who is waited for, and what a rank waits for by its stacks and its source."""
+"""In a stall the agent collects evidence, and finds from a rank's stacks and source what the rank is waiting for."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ SCRIPT = "def main():\n    loss = step()\n    total += loss.item()\n"
 
 @pytest.fixture(autouse=True)
 def asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This process stands for every rank, and has an accelerator open."""
+    """Lets this process stand for every rank, with an accelerator open."""
     monkeypatch.setattr(evidence_module, "ask_for_stacks", lambda pid: True)
     monkeypatch.setattr(evidence_module, "has_device", lambda pid: True)
 
 
 @pytest.fixture
 def recorder(tmp_path: Path) -> Iterator[Path]:
-    """A rank's flight recorder listens; what it dumps goes into this file."""
+    """Starts a rank's flight recorder that listens, and whose dump goes into this file."""
     environ = recorder_environment(str(tmp_path))
     os.mkfifo(f"{environ['TORCH_NCCL_DEBUG_INFO_PIPE_FILE']}0.pipe")
     reading = os.open(f"{environ['TORCH_NCCL_DEBUG_INFO_PIPE_FILE']}0.pipe", os.O_RDONLY | os.O_NONBLOCK)
@@ -48,7 +48,7 @@ def ranks(folder: Path, count: int = 1, **environ: str) -> list[RankProcess]:
 
 
 def after(evidence: CollectedEvidence, seconds: float) -> bool:
-    """Poll once a while later."""
+    """Polls once a while later."""
     return evidence.poll(100.0 + seconds)
 
 

@@ -1,4 +1,4 @@
-"""What is read of the ranks' progress files, when they count as up, and what is published of them."""
+"""The agent reads the ranks' progress files, decides when the ranks count as up, and publishes their progress."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_only_a_new_step_or_section_is_progress(tmp_path: Path) -> None:
 
 
 def counter(path: Path, step: int) -> None:
-    """What trainloop's `Progress` writes in every step."""
+    """Writes a step as trainloop's `Progress` does in every step."""
     path.write_bytes(step.to_bytes(8, "little", signed=True))
 
 
@@ -107,7 +107,7 @@ def a_run(
 
 
 def observe(folder: Path, processes: int = 2) -> Observation:
-    """Ranks 4 and up of worker 2, started at 100 s."""
+    """Returns an observation of worker 2, whose ranks 4 and up started at 100 s."""
     environ = {"TRAINMASTER_WORKER": "2", "NPROC_PER_NODE": str(processes), "TRAINMASTER_PROGRESS_TIMEOUT": "10"}
     settings = read_settings({**environment(), **environ, "TRAINMASTER_STATE_DIR": str(folder.parent)})
     return Observation(settings, a_run(settings, folder, 3, 4, settings.processes))
@@ -185,7 +185,7 @@ def test_a_rank_that_is_idle_in_the_attempt_has_no_part_in_a_hang(folder: Path) 
     (folder / "progress.5").write_text('{"step": 7, "continuing": "able", "group": 3}')
     observation.poll(True, at(100.5))
     assert observation.states(120.5).keys() == {5}
-    # It has said so of another attempt, and doesn't come to this one's group.
+    # It was idle in another attempt, and doesn't join this one's group.
     (folder / "progress.4").write_text('{"step": 1, "continuing": "idle", "group": 2}')
     observation.refresh(121.0)
     assert observation.states(121.5).keys() == {4, 5}
@@ -203,7 +203,7 @@ def test_a_decision_reads_the_step_anew(folder: Path) -> None:
 
 
 def test_a_rank_that_joins_is_read_less_and_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may load for minutes; at first it is read often, because others form their group in a fraction of a second."""
+    """It may load for minutes. At first it is read often, because others form their group in a fraction of a second."""
     settings = read_settings({**environment(), "TRAINMASTER_WORKER": "0"})
     monkeypatch.setattr(observation, "time", SimpleNamespace(monotonic=lambda: 100.0))
     ranks = Observation(settings, a_run(settings, tmp_path / "progress", 2, 0, 0, regrouped_at=1.0))

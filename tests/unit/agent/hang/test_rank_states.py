@@ -1,4 +1,4 @@
-"""Which rank of a stalled job is named: of all that are known the one that stopped first."""
+"""In a stalled job, the rank that stopped first among all known ranks is named."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ COLLECTIVE, DEVICE, NOTHING = WAITS
 
 
 def at(silent: float = 20.0, **fields: Any) -> RankState:
-    """A rank that has done step 7 and may be silent for 10 s."""
+    """Returns the state of a rank that has done step 7 and may be silent for 10 s."""
     return RankState(
         **{"step": 7, "silent_seconds": silent, "limit_seconds": 10.0, "limit": "progressSeconds", **fields}
     )
@@ -59,8 +59,8 @@ def at(silent: float = 20.0, **fields: Any) -> RankState:
         pytest.param([at(step=6), at(state="T")], 1, "(state T)", id="stopped goes before fewer steps"),
         pytest.param([at(), at(19.0, step=6)], 1, "all other ranks have done step 7", id="fewest steps"),
         pytest.param([at(collective=9), at(19.0, collective=8)], 1, "never entered collective 9", id="collectives"),
-        # Rank 0 alone says how far it is, and stands for the others.
-        # Steps of 20 ms that are reported every 0.2 s.
+        # Only rank 0 reports its steps, and they count for the others too.
+        # The steps take 20 ms and are reported every 0.2 s.
         pytest.param(
             [at(waits=COLLECTIVE, step=6, unreported=10), at(waits=NOTHING, unreported=10)],
             1,
@@ -84,12 +84,12 @@ def at(silent: float = 20.0, **fields: Any) -> RankState:
         pytest.param([at(), RankState(state="T")], 1, "(state T)", id="a stopped one that says nothing"),
         pytest.param([at(collective=9), at(19.0)], 0, "", id="collectives that aren't known of all say nothing"),
         pytest.param([at(waits=COLLECTIVE), at(19.0, waits=NOTHING)], 1, "wait in a collective", id="who isn't in one"),
-        # Rank 0 is in `loss.item()`, and its device in an all-reduce.
+        # Rank 0 is in `loss.item()`, and its device is in an all-reduce.
         pytest.param(
             [at(waits=DEVICE, pending=True), at(19.0, waits=NOTHING)], 1, "wait in a coll", id="not in item()"
         ),
         pytest.param([at(waits=NOTHING, pending=True), at(19.0, waits=DEVICE)], 1, "its device", id="a stuck kernel"),
-        # An answer that is late or missing isn't a reason.
+        # A late or missing answer isn't a reason.
         pytest.param([at(30.0), at(waits=COLLECTIVE), at(19.0, waits=NOTHING)], 2, "", id="who gave no stacks"),
         pytest.param([at(30.0), at(waits=COLLECTIVE), at(19.0, waits=DEVICE)], 2, "", id="no stacks, and a device"),
         pytest.param([at(waits=COLLECTIVE), at(19.0)], 1, "all other ranks wait in a coll", id="by elimination"),

@@ -1,4 +1,4 @@
-"""What a worker does about its own stall, action by action: the leader's conclusion, another leader's, or its own."""
+"""A stalled worker acts on its leader's conclusion, then on the next leader's, and finally on its own."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MESSAGE = "rank 2 made no progress for 9 s at step 5; the limit is progressSecon
 
 @pytest.fixture
 def stall() -> Stall:
-    """Worker 1 in attempt 3, which has the ranks 2 and 3."""
+    """Returns a stall of worker 1 in attempt 3, with the ranks 2 and 3."""
     return Stall(3, 1, range(2, 4))
 
 
@@ -147,19 +147,19 @@ def answer(worker: int, *states: RankState, first: int | None = None, more: bool
 @pytest.mark.parametrize(
     ("answers", "steps", "concluded"),
     [
-        # Nothing is known of worker 1; or no more than of those that wait for it.
+        # Worker 1's step is unknown, or the same as the step of those that wait for it.
         ({0: late(5), 2: late(5)}, {1: -1}, (1,)),
         ({0: late(5), 2: late(6)}, {1: 5}, (1,)),
         ({0: late(5)}, {1: 4, 2: 5}, (1, 2)),
-        # It had come further: somebody who answers is the one.
+        # Worker 1 was ahead, so one of those that answer is at fault.
         ({0: late(5), 2: late(6)}, {1: 6}, 0),
-        # It lives, and is only slow to find out.
+        # Worker 1 is alive, and only slow to find out.
         ({0: late(5), 2: late(6)}, {1: None}, 0),
         # A stopped rank explains everything.
         ({0: late(5), 2: late(6, state="T")}, {1: -1}, 2),
         ({0: late(5), 2: PATIENT}, {1: -1}, 51.0),
         ({0: late(5), 1: late(5), 2: late(6)}, {}, 0),
-        # Nobody is over its limit any more.
+        # No rank is over its limit any more.
         ({0: RankState(5), 2: RankState(5)}, {1: -1}, None),
     ],
 )

@@ -1,4 +1,4 @@
-"""A leader or a follower whose methods return what they requested of the connections."""
+"""Wraps a leader or a follower so that its methods return the actions that they requested."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Requests:
 
 
 class Decisions:
-    """Decisions passes everything to what `make` makes of the connections."""
+    """Decisions passes every call to the object that `make` returns."""
 
     def __init__(self, make: Callable[[Connections], Any]) -> None:
         self._requests = Requests()

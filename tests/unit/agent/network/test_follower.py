@@ -1,4 +1,4 @@
-"""The way to the leader, action by action: which host is tried when, which leader is followed, and when it is left."""
+"""The follower decides which host to try and when, which leader to follow, and when to leave it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def assignment(
 
 
 class Way:
-    """A follower, and the tries that it has asked for."""
+    """Holds a follower, and the connection attempts that it has asked for."""
 
     def __init__(self, worker: int = 2, may_join: bool = True) -> None:
         self.follower = Decisions(lambda connections: Follower(worker, may_join, 0.0, connections))
@@ -37,7 +37,7 @@ class Way:
         return self.follower.assign(given, self.now)
 
     def answer(self, host: str, problem: str = "") -> list[Action]:
-        """The present try's end: joined, unless there is a problem."""
+        """Ends the present connection attempt: it has joined, unless there is a problem."""
         assert self.follower._assignment.hosts[self.follower._trying] == host
         self.peers += not problem
         peer = None if problem else self.peers
@@ -209,14 +209,14 @@ def test_tries_that_were_given_up_lead_nowhere() -> None:
 
 
 def test_a_leader_whose_worker_has_a_new_pod_is_left_for_that_pod() -> None:
-    """The old one may live on, on a node that can't be reached, and would take reports that nobody reads."""
+    """The old pod may be alive on a node that can't be reached, and would take reports that nobody reads."""
     way = Way(worker=1)
     way.assign(assignment())
     way.answer("job-0")
     way.say(type="watched", value=True, uid="old")
     left = way.assign(assignment(4, uids=("new", "mine", "third")))
     assert Close(1) in left and tried(left) == ["job-0"] and way.follower.leader is None
-    # The name still leads to the old pod: it is left again, and tried again after a while.
+    # The name still leads to the old pod, so the follower leaves it again, and tries again after a while.
     way.answer("job-0")
     assert way.say(type="watched", value=True, uid="old") == [Close(2)]
     assert not tried(way.tick(0.9)) and tried(way.tick(0.2)) == ["job-0"]

@@ -1,4 +1,4 @@
-"""The leader's table: what followers and operators are sent for everything that happens, without a connection."""
+"""For every event, the leader decides what to send to followers and operators; these tests need no connection."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def at(seconds: float) -> Now:
 
 
 class Table:
-    """A leader of worker 0 whose followers are workers with a peer of ten times their index."""
+    """Holds the leader of worker 0. Each follower's peer number is ten times its worker's index."""
 
     def __init__(self, workers: int = 3, attempt: int = 3) -> None:
         self.leader = Decisions(lambda connections: Leader(SETTINGS, START, connections))
@@ -73,7 +73,7 @@ class Table:
         return self.say(worker * 10, hello)
 
     def join_by(self, peer: int, uid: str) -> list[Action]:
-        """A pod of worker 1 joins by a connection of this number."""
+        """Lets a pod of worker 1 join by the connection with this number."""
         self.leader.arrive(peer, at(self.now))
         return self.say(peer, {"type": "hello", "job": JOB_UID, "worker": 1, "uid": uid, "seen": 3})
 
@@ -87,7 +87,7 @@ class Table:
         return self.say(worker * 10, Reported(report).to_wire())
 
     def tick(self, seconds: float) -> list[Action]:
-        """Let time pass, and do what is due on the way."""
+        """Lets time pass, and performs due actions on the way."""
         actions: list[Action] = []
         until = self.now + seconds
         while self.leader.deadline <= START + until:
@@ -110,7 +110,7 @@ def lines(data: bytes) -> list[dict[str, Any]]:
 
 
 def sent(actions: list[Action], kind: type[Send] | type[SendToStreams] = Send) -> dict[str, tuple[int, ...]]:
-    """To which peers each type of line went."""
+    """Returns the peers to which each type of line was sent."""
     return {line["type"]: action.peers for action in actions if isinstance(action, kind) for line in lines(action.data)}
 
 
@@ -123,17 +123,17 @@ def closed(actions: list[Action]) -> list[int]:
 
 
 def stops(actions: list[Action]) -> set[float]:
-    """After how many seconds anybody is to stop."""
+    """Returns the seconds after which workers are ordered to stop."""
     sent_lines = (line for action in actions if isinstance(action, Send) for line in lines(action.data))
     sent_stops = {line["afterSeconds"] for line in sent_lines if line["type"] == "stop"}
     return sent_stops | {message.after_seconds for message in delivered(actions) if isinstance(message, Stop)}
 
 
-# Who may go on
+# Workers that may continue
 
 
 def able(watched: bool = True, **assigned: Any) -> Table:
-    """Three workers that can go on, and an operator that watches."""
+    """Returns three workers that can continue, and an operator that watches."""
     table = Table()
     table.assign(3, 3, **assigned)
     table.join(1)
@@ -167,7 +167,7 @@ def test_the_only_worker_gets_a_moment_where_its_other_ranks_can_go_on() -> None
 
 
 def test_a_continued_attempt_has_able_workers_until_they_say_otherwise() -> None:
-    """A second fault may come before any of them has said anything of the new attempt."""
+    """A second fault may come before any worker has reported in the new attempt."""
     table = Table()
     table.join(1)
     table.join(2)
@@ -200,7 +200,7 @@ def test_what_only_waits_to_join_stops_nobody_and_is_not_asked_in_a_stall() -> N
 
 
 def test_a_worker_that_does_not_lead_stops_nothing_by_its_own_table() -> None:
-    """It may have what others said to it before they found their leader."""
+    """Its table may contain reports that workers sent before they found their leader."""
     table = Table()
     table.join(2)
     table.leader.watch(STREAM, at(0))
@@ -210,7 +210,7 @@ def test_a_worker_that_does_not_lead_stops_nothing_by_its_own_table() -> None:
     assert stops(table.leader.receive(own, at(0), leads=False)) == set()
 
 
-# Who joins
+# Workers that join
 
 
 def test_who_joins_is_sent_how_things_stand() -> None:
@@ -389,7 +389,7 @@ def test_of_a_workers_attempts_the_last_ones_are_kept() -> None:
 
 
 def stream_of(table: Table) -> list[dict[str, Any]]:
-    """What an operator that begins to watch is sent."""
+    """Returns the lines that are sent to an operator when it begins to watch."""
     (published,) = [action for action in table.leader.watch(STREAM, at(table.now)) if isinstance(action, SendToStreams)]
     table.leader.unwatch(STREAM, at(table.now))
     assert published.peers == (STREAM,)
@@ -459,7 +459,7 @@ def test_an_operators_request_goes_to_all_and_the_answers_to_the_operator_alone(
     answers = [
         *table.say(10, evidence(1)._replace(request="mine").to_wire()),
         *table.leader.receive(evidence(0)._replace(request="mine"), at(1)),
-        # Its ranks have ended: that is an answer too.
+        # If its ranks have ended, that is an answer too.
         *table.say(20, evidence(2)._replace(request="mine", ranks={}).to_wire()),
     ]
     lines = [json.loads(action.data) for action in answers if isinstance(action, SendToStreams)]
@@ -503,7 +503,7 @@ def test_a_worker_that_lives_or_had_come_further_is_not_lost() -> None:
         assert isinstance(message, Hung) and message.rank in (0, 1)
 
 
-# What is kept
+# Evidence that is kept
 
 
 def kept_line(worker: int, attempt: int, rank: int, text: str) -> EvidenceLine:
@@ -581,7 +581,7 @@ def output(worker: int, *lines: str) -> OutputLine:
 
 
 def outputs(actions: list[Action], to: int) -> list[dict[str, Any]]:
-    """The lines of output that a follower, or an operator, is sent."""
+    """Returns the lines of output that are sent to a follower or an operator."""
     found = [action.data for action in actions if isinstance(action, (Send, SendToStreams)) and to in action.peers]
     lines = [json.loads(line) for data in found for line in data.splitlines()]
     return [line for line in lines if line["type"] == "output"]
@@ -594,7 +594,7 @@ def test_what_a_worker_printed_last_is_kept_for_operators_and_speaks_for_that_wo
     table.say(10, said)
     kept = outputs(table.leader.watch(STREAM, at(1.0)), STREAM)
     assert [(line["worker"], line["uid"], line["lines"]) for line in kept] == [(1, "uid-1", ["saved"])]
-    # A new pod of the worker ends too; there is one line for each worker.
+    # A new pod of the worker ends too; each worker has one line.
     assert outputs(table.say(10, output(1, "saved again").to_wire()), STREAM)
     assert [line["lines"] for line in outputs(table.leader.watch(98, at(2.0)), 98)] == [["saved again"]]
 
@@ -622,12 +622,12 @@ def test_what_a_leader_keeps_of_output_is_bounded_and_no_worker_takes_more_than_
     for worker in range(1, 200):
         table.join(worker)
         table.say(worker * 10, output(worker, "x" * 900).to_wire())
-        # One that sends what others would need isn't kept, and its own earlier line stays.
+        # A line that would take other workers' room isn't kept, and the worker's earlier line stays.
         table.say(worker * 10, output(worker, "x" * 50_000).to_wire())
     kept = outputs(table.leader.watch(STREAM, at(1.0)), STREAM)
     assert 100 < len(kept) < 150 and kept[-1]["worker"] == 199
     assert sum(len(json.dumps(line)) for line in kept) < MAX_KEPT_OUTPUT_BYTES + 200 * 20
     two = Table(2)
     two.join(1)
-    # Characters that are longer in JSON than they were sent.
+    # These characters are longer in JSON than in the message.
     assert two.say(10, {**output(1).to_wire(), "lines": ["\x01" * 30_000], "after": [0]}) == []

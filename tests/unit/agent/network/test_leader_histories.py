@@ -1,7 +1,7 @@
 """Random histories of a leader: followers come, go and report in any order, attempts and operators come and go.
 
-Whatever has happened: an operator that begins to watch is shown what was reported, as one that has watched all along
-was; nothing is sent to a connection that isn't there; nobody speaks for another; and what is kept has its bounds.
+In every history, an operator that begins to watch sees the same reports as an operator that has watched all along.
+Nothing is sent to a closed connection, no worker reports for another, and the leader's memory is bounded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .test_leader import START, Table, at, lines
 
 WORKERS = 4
 ALL_ALONG = 5_000
-"""The stream of an operator that watches from the beginning."""
+"""The stream belongs to an operator that watches from the beginning."""
 
 
 class Step(NamedTuple):
@@ -42,7 +42,7 @@ STEPS = st.lists(
             ["join", "leave", "report", "report", "report", "progress", "stall", "assign", "watch", "unwatch"]
         )
         | st.sampled_from(["wait", "impersonate", "rejoin"]),
-        # One worker more than the job has.
+        # This is one worker more than the job has.
         st.integers(0, WORKERS),
         st.integers(1, 6),
         st.sampled_from(STATES),
@@ -53,18 +53,18 @@ STEPS = st.lists(
 
 
 class History:
-    """A leader, what the world did to it, and what it showed."""
+    """Holds a leader, the events that it was given, and the lines that it showed."""
 
     def __init__(self) -> None:
         self.table = Table(workers=WORKERS, attempt=1)
         self.attempt = 1
         self.peers: dict[int, tuple[int, str]] = {}
-        """Worker and uid of each connection that has joined and wasn't closed."""
+        """The worker and uid of each connection that has joined and isn't closed."""
         self.streams: list[int] = []
         self.count = 100
         self.reported: dict[tuple[int, int], Report] = {}
         self.shown: dict[tuple[Any, ...], Any] = {}
-        """What the operator that watches all along has been shown last of each thing."""
+        """The latest line about each fact, as shown to the operator that watches all along."""
         self.open_stream(ALL_ALONG)
         for worker in range(1, WORKERS):
             self.join(worker, f"uid-{worker}")
@@ -138,7 +138,7 @@ class History:
                     self.streams.remove(action.peer)
 
     def check_stop(self, line: dict[str, Any]) -> None:
-        """Nobody is given time to go on where a worker has reported that it can't."""
+        """If a worker has reported that it can't continue, no worker is given time to continue."""
         if line["type"] == "stop" and line["afterSeconds"] == CONTINUE_SECONDS:
             failed = line["report"]["worker"]
             others = self.table.leader._reports.of(self.attempt, set(range(WORKERS)) - {failed})
@@ -159,7 +159,7 @@ class History:
         for key, report in reports.items():
             assert report == self.reported.get(key, Report(0, 0, "", "Failed")).to_wire() or lost(report)
         missing = {key for key in self.reported if key[0] == self.attempt and key[1] < WORKERS} - reports.keys()
-        # A worker that reported of attempts ahead of the leader keeps the newest of them.
+        # If a worker has reported in attempts ahead of the leader, the newest of these reports is kept.
         assert all(sum(worker == key[1] for _, worker in reports) >= KEPT_ATTEMPTS for key in missing)
         for worker in range(WORKERS + 1):
             assert sum(key[1] == worker for key in reports) <= KEPT_ATTEMPTS
@@ -170,12 +170,12 @@ class History:
 
 
 def lost(report: dict[str, Any]) -> bool:
-    """Whether the leader itself has made a report: of a worker that didn't answer in a stall."""
+    """Returns whether the leader itself made a report about a worker that didn't answer in a stall."""
     return report["reason"] == "AgentLost"
 
 
 def facts(shown: list[dict[str, Any]]) -> dict[tuple[Any, ...], Any]:
-    """What lines of a stream say, by what they say it of."""
+    """Returns the facts in a stream's lines, by the worker or report that they are about."""
     found: dict[tuple[Any, ...], Any] = {}
     for line in shown:
         if line["type"] == "hello":

@@ -1,4 +1,4 @@
-"""What Prometheus reads."""
+"""The agent's page of metrics is text that Prometheus can read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent whose executor only remembers: the planner alone, with processes, files and time that are values."""
+"""Runs the planner alone: the executor only records actions, and processes, files and time are plain values."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ WORKER = 1
 UID = "uid-1"
 EPOCH = 1_700_000_000.0
 MOST_ACTIONS = 200
-"""A plan that goes on for so long never ends."""
+"""A plan that continues for so long never ends."""
 REACHED = MasterContact(True, True)
 WATCHED = LeaderContact(0, True, REACHED)
 UNWATCHED = LeaderContact(0, False, REACHED)
 
 
 class Crash(Exception):
-    """The agent's process was killed between two actions."""
+    """Signals that the agent's process was killed between two actions."""
 
 
 def assignment(attempt: int = 1, state: str = "Run", **changes: Any) -> Assignment:
-    """Workers 0 and 1; `uids` are named from the second attempt on."""
+    """Returns an assignment for workers 0 and 1; `uids` are named from the second attempt on."""
     wire = {"uids": ["uid-0", UID] if attempt > 1 else None, **changes}
     return Assignment.parse({**GOOD, "attempt": attempt, "workers": [0, 1], "state": state, **wire})
 
 
 def continued(attempt: int, *absent: int, continues: int = 1, **changes: Any) -> Assignment:
-    """An attempt that continues one before it without these ranks."""
+    """Returns an attempt that continues an earlier one without these ranks."""
     return assignment(attempt, continues=continues, absent=list(absent), **changes)
 
 
 class Agent:
-    """Worker 1's agent, one life after the other: `saved` is what stands in the pod's emptyDir."""
+    """Simulates worker 1's agent through its restarts. `saved` is the report in the pod's emptyDir."""
 
     def __init__(self, saved: SavedReport | None = None, contact: LeaderContact = WATCHED, **environ: str) -> None:
         variables = {**environment(), "TRAINMASTER_WORKER": str(WORKER), "TRAINMASTER_POD_UID": UID, **environ}
@@ -52,22 +52,22 @@ class Agent:
         self.performed: list[actions.Action] = []
         self.termination_message: Any = None
         self.evidence = "ValueError: bad"
-        """What a rank that ended has printed."""
+        """The output of a rank that ended."""
         self.raised = False
         self.saving_fails = False
         self.saving: dict[int, float] = {}
-        """What ranks that write their state ask for, in seconds."""
+        """The seconds that ranks ask for while they write their state."""
         self.launching_fails = False
         self.wraps_ranks = False
         self.forks = False
         """Whether ranks are ordered from the warm process."""
         self.crash_after: int | None = None
-        """So many actions more, and the process is killed."""
+        """The process is killed after so many more actions."""
         self.life = 0
         self.start()
 
     def start(self) -> None:
-        """A new life of the agent."""
+        """Starts a new life of the agent."""
         self.life += 1
         self.pid = 1_000 * self.life
         self.state = initial(self.settings, {"PATH": "/bin"}, self.saved, self._now())
@@ -75,14 +75,14 @@ class Agent:
         self.give(events.LeaderContactChanged(self.contact))
 
     def give(self, *given: events.Event) -> Agent:
-        """Let events happen, one after the other."""
+        """Lets events happen, one after the other."""
         for event in given:
             self.state = update(self.state, event, self._now())
             self._carry_out()
         return self
 
     def wait(self, seconds: float) -> Agent:
-        """Let time pass, from deadline to deadline, as the executor does."""
+        """Lets time pass, from deadline to deadline, as the executor does."""
         until = self.now + seconds
         while True:
             deadline = wake_at(self.state, self._now())
@@ -94,20 +94,20 @@ class Agent:
         return self.give(events.DeadlinePassed())
 
     def run(self, attempt: int = 1, **changes: Any) -> Agent:
-        """Bring an attempt's ranks up."""
+        """Brings an attempt's ranks up."""
         return self.give(events.AssignmentReceived(assignment(attempt, **changes)))
 
     def end(self, ending: Ending) -> Agent:
-        """The only rank ends, and nothing is left."""
+        """Ends the only rank, so that nothing is left."""
         return self.give(events.ProcessEnded(self.pid, ending), events.RunEmptied())
 
     def all(self, kind: type[A]) -> list[A]:
-        """The actions of a kind, in the order in which they were performed."""
+        """Returns the actions of a kind, in the order in which they were performed."""
         return [action for action in self.performed if isinstance(action, kind)]
 
     @property
     def names(self) -> list[str]:
-        """What was performed, by name."""
+        """Returns the names of the actions that were performed."""
         return [type(action).__name__ for action in self.performed]
 
     @property
@@ -173,5 +173,5 @@ class Agent:
 
 
 def idle(state: State) -> bool:
-    """Whether nothing of an attempt runs or is prepared."""
+    """Returns whether no process of an attempt runs or is prepared."""
     return state.run is None and state.preparation is None

@@ -1,4 +1,4 @@
-"""Which attempt runs here: assignments, what is saved, what comes before the ranks, and who gets a report."""
+"""The planner accepts assignments, saves them, runs setup before the ranks, and sends reports."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def test_environments_of_older_attempts_are_not_published() -> None:
 
 
 def test_a_report_says_what_the_ranks_run_on() -> None:
-    """What a rank has printed says more than what the agent has found; neither is of another attempt."""
+    """A rank's own line about its environment replaces the agent's. Both apply to their own attempt only."""
     found = Environment(1, {"gpus": "2 x H200", "driver": "580.65", "torch cuda": "13.0", "nvidia-nccl-cu13": "2.28.9"})
     agent = Agent().run().give(found, events.RanksUp(1))
     assert agent.all(actions.PublishReport)[-1].report.environment == "2 x H200, driver 580.65, CUDA 13.0, NCCL 2.28.9"

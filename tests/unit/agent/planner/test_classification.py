@@ -1,4 +1,4 @@
-"""A rank's end is classified by its code and its last lines (those of torch's C++ parts recorded with torch 2.13)."""
+"""A rank's end is classified by its exit code and last lines (those of torch's C++ code are from torch 2.13)."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_the_line_of_the_kernel_whose_assertion_failed_stands_before_the_excepti
 
 
 def test_what_cxx_said_before_it_aborted_is_the_end_of_the_error() -> None:
-    """NCCL's watchdog meets the error of a kernel first, and takes the process down."""
+    """NCCL's watchdog is the first to see a kernel's error, and ends the process."""
     what = "  what():  [Rank 1] Process group watchdog thread terminated with exception: CUDA error: device-side assert"
     stack = "Fatal Python error: Aborted\n\nCurrent thread 0x7f (most recent call first):\n  File x.py, line 3 in y\n"
     report = classification.classify(STARTING, Ending(134, 6), 5, f"terminate called\n{what}\n\n{stack}", 0)

@@ -1,4 +1,4 @@
-"""An attempt begins when its code is there, and fails with the reason where it can't be had; `planner/plan`."""
+"""An attempt begins once its code is there; if the code is unavailable, it fails with the reason (`planner/plan`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that go on in a continued attempt: which are woken, killed and started again, and what is reported of them."""
+"""In a continued attempt, the agent wakes some ranks, kills and restarts others, and reports on all of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FAR = LeaderContact(0, True, MasterContact(False, False, "unknown"))
 
 
 def pair(contact: LeaderContact | None = None, **environ: str) -> Agent:
-    """Worker 1's ranks 2 and 3, forked as pids 12 and 13, which run and can go on."""
+    """Returns worker 1 with ranks 2 and 3, forked as pids 12 and 13. Both run and can continue."""
     agent = Agent(NPROC_PER_NODE="2", **environ)
     agent.forks = agent.wraps_ranks = True
     if contact is not None:
@@ -40,7 +40,7 @@ def says(agent: Agent, words: dict[int, str], groups: dict[int, int] | None = No
 
 
 def single(**environ: str) -> Agent:
-    """Worker 1's only rank, which can go on."""
+    """Returns worker 1 with a single rank, which can continue."""
     agent = Agent(**environ).run().give(events.RanksUp(1))
     return says(agent, {0: "able"})
 
@@ -119,7 +119,7 @@ def test_a_continued_attempt_is_adopted_saved_published_and_then_the_ranks_are_w
 
 
 def test_a_rank_that_is_absent_and_lives_is_killed_and_started_again() -> None:
-    """A stopped process keeps its sockets, and peers wait for it."""
+    """A stopped process keeps its sockets, and its peers wait for it."""
     agent = assign(pair(), 2, 2)
     assert regrouped(agent) == [((12,), (0,))]
     agent.give(events.ProcessEnded(12, KILLED))
@@ -135,7 +135,7 @@ def test_a_rank_that_waits_to_join_goes_on_waiting_through_another_fault() -> No
 
 
 def joiner(agent: Agent | None = None) -> Agent:
-    """Rank 2 trains in attempt 2, and rank 3, pid 14, is starting to join it."""
+    """Returns an agent with rank 2, which trains in attempt 2, and rank 3 (pid 14), which is starting to join it."""
     agent = assign((agent or pair()).give(events.ProcessEnded(13, KILLED)), 2, 3).give(events.RankStarted(1, 14))
     return says(agent, {0: "able"}, {0: 2})
 
@@ -211,7 +211,7 @@ def test_ranks_that_wait_to_join_end_with_the_last_one_of_the_group() -> None:
 
 
 def test_a_present_rank_that_has_ended_meanwhile_fails_the_new_attempt() -> None:
-    """The operator continued without another worker's rank before this one's end had reached it."""
+    """The operator continued without another worker's rank before it learned of this one's end."""
     agent = assign(pair().give(events.ProcessEnded(13, KILLED)), 2, 0)
     found = report(agent)
     assert (found.attempt, found.state, found.rank, found.signal, found.able) == (2, "Failed", 3, 9, True)
@@ -357,7 +357,7 @@ def test_they_take_part_in_a_continued_attempt_that_still_counts_on_them() -> No
 
 
 def test_ranks_that_train_without_all_other_workers_end_when_nobody_watches_them_any_more() -> None:
-    """Their pod is taken for lost, and others train in their place."""
+    """Their pod is considered lost, and others train in their place."""
     agent = assign(pair(), 2, 0, 1)
     says(agent, {0: "able", 1: "able"}, {0: 2, 1: 2})
     agent.give(events.LeaderContactChanged(UNWATCHED))

@@ -29,7 +29,7 @@ SECONDS = st.sampled_from([0.1, 0.5, 3.0, 31.0])
 
 
 class Histories(RuleBasedStateMachine):
-    """One pod: its state folder outlives the agent's lives, its processes don't."""
+    """Simulates one pod: its state folder outlives restarts of the agent, its processes don't."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,11 +43,11 @@ class Histories(RuleBasedStateMachine):
         self.terminating = False
         self.reported: dict[int, Report] = {}
         self.is_asked_for = False
-        """Whether this life of the agent has started a warm process, or found out that it can't."""
+        """Whether the agent, since its last restart, has started a warm process or found out that it can't."""
         self.given_up = False
         self.pid = 100_000
         self.living: dict[int, int] = {}
-        """Pids of this life's ranks whose end hasn't been seen, by local rank."""
+        """The pids of ranks started since the agent's last restart whose end hasn't been seen, by local rank."""
 
     def give(self, *given: events.Event) -> None:
         for event in given:
@@ -68,7 +68,7 @@ class Histories(RuleBasedStateMachine):
             self.check()
 
     def restart(self) -> None:
-        """The kubelet starts the container again: the file with the assignment is read at once."""
+        """Restarts the container as the kubelet does; the agent reads the file with the assignment at once."""
         self.agent.crash_after, self.running, self.terminating = None, None, False
         self.is_asked_for = self.given_up = False
         self.living = {}
@@ -77,7 +77,7 @@ class Histories(RuleBasedStateMachine):
         self.check()
 
     def check(self) -> None:
-        """What was performed since the last check, in its order."""
+        """Checks the actions performed since the last check, in their order."""
         agent = self.agent
         for action in agent.performed[self.checked :]:
             if isinstance(action, actions.Terminate):
@@ -114,7 +114,7 @@ class Histories(RuleBasedStateMachine):
             self.running = None
 
     def check_adopted(self, action: actions.Adopt) -> None:
-        """What runs, or is prepared, belongs to one attempt at a time, and goes on unstopped."""
+        """Checks that running or prepared ranks belong to one attempt, and that an adopted run isn't being stopped."""
         state, attempt = self.agent.state, action.assignment.attempt
         assert attempt not in self.launched, "an attempt never runs twice here"
         assert action.assignment.continues is not None and self.agent.saved is not None
@@ -125,7 +125,7 @@ class Histories(RuleBasedStateMachine):
         assert not (continues_here and state.run is not None and state.run.stopping), "an adopted run isn't stopped"
 
     def check_regrouped(self, action: actions.Regroup) -> None:
-        """A process that is told of a group is in no other, and nobody takes the place of one that lives."""
+        """Checks that a process is in one group only, and that nobody replaces a process that is alive."""
         assert self.reported[action.assignment.attempt].attempt == action.assignment.attempt, "published before"
         present = {self.living[rank] for rank in action.assignment.present(1, 2) if rank in self.living}
         assert not present & set(action.killed)
@@ -153,7 +153,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def bring_up_ranks_that_can_go_on(self) -> None:
-        """Random rules seldom come so far."""
+        """Brings up ranks that can continue, because random rules seldom get so far."""
         self.agent.forks = True
         self.current = assignment(self.current.attempt + 1)
         self.give(events.AssignmentReceived(self.current))
@@ -225,7 +225,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def fork_nothing(self) -> None:
-        """The warm process has refused, or was ended, and no rank starts cold either."""
+        """Forks no ranks: the warm process refused or was ended, so ranks start cold or not at all."""
         run = self.agent.state.run
         if run is not None and run.awaited and not run.ranks:
             self.give(events.NothingForked() if run.stopping else events.LaunchFailed("this image has no torch"))
@@ -302,7 +302,7 @@ class Histories(RuleBasedStateMachine):
             assert self.agent.saved.report == ended
 
     def teardown(self) -> None:
-        """Whatever has happened: without an operator, every end leaves by exit, and SIGTERM ends the agent."""
+        """After any history: without an operator, the agent reports every end by exiting, and SIGTERM ends it."""
         agent = self.agent
         if agent.exit_code is not None:
             self.restart()

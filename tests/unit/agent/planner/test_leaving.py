@@ -1,4 +1,4 @@
-"""When a report is made by exiting (docs/protocol.md, "The sure way")."""
+"""The agent decides when to report by exiting (docs/protocol.md, "The sure way")."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RUN, HOLD = assignment(ATTEMPT), assignment(ATTEMPT, "Hold")
 
 
 def ended(report: Report, **changes: Any) -> State:
-    """Nothing runs, the report is saved and nobody watches."""
+    """Returns an agent of which nothing runs and whose report is saved, while no operator watches."""
     state = Agent().state._replace(report=report, saved=SavedReport(report, False), started=ATTEMPT, assignment=RUN)
     return state._replace(
         ended_at=ENDED_AT, contact=UNWATCHED, unwatched_at=ENDED_AT - 10, new_leader_until=0.0

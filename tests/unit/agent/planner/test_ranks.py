@@ -1,4 +1,4 @@
-"""How ranks' ends become this worker's, and when ranks are ended."""
+"""The ends of ranks become the end of their worker, and the agent decides when to stop the other ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SUMMARY = "  exitcode: -9) local_rank: 1 (pid: 12)"
 
 
 def torchrun() -> Agent:
-    """Two ranks of torchrun's, with pids 11 and 12."""
+    """Returns an agent with two ranks that torchrun started, with pids 11 and 12."""
     agent = Agent(NPROC_PER_NODE="2")
     agent.wraps_ranks = True
     return agent.run().give(events.RankStarted(0, 11), events.RankStarted(1, 12))
@@ -72,7 +72,7 @@ def test_a_weaker_cause_does_not_replace_a_stronger_one() -> None:
 
 @pytest.mark.parametrize(("raised", "rank"), [(True, 3), (False, 2)])
 def test_a_rank_that_was_ended_is_the_cause_only_if_it_had_raised_of_its_own(raised: bool, rank: int) -> None:
-    """The rank at fault can be gone later than one that lost the connection to it."""
+    """The rank at fault can end later than a rank that lost the connection to it."""
     agent = torchrun()
     agent.evidence = BROKEN
     agent.give(events.ProcessEnded(11, Ending(1))).wait(FAILURE_GRACE)
@@ -93,7 +93,7 @@ def test_how_ranks_leave_a_planned_stop_is_no_failure() -> None:
 
 @pytest.mark.parametrize(("unseen", "examined"), [(frozenset({12}), True), (frozenset(), False)])
 def test_a_rank_that_torchrun_ended_is_no_cause(unseen: frozenset[int], examined: bool) -> None:
-    """On a loaded machine torchrun may have reaped the one that failed before we saw it."""
+    """On a loaded machine torchrun may have reaped the failed rank before the agent saw it."""
     agent = torchrun().give(events.ProcessEnded(11, TERMINATED, unseen))
     assert [action.was_ended for action in agent.all(actions.ExamineRank)] == [examined]
 
@@ -107,7 +107,7 @@ def test_torchruns_last_lines_name_a_rank_whose_end_nobody_saw() -> None:
 
 @pytest.mark.parametrize(("raised", "rank"), [(True, 3), (False, None)])
 def test_a_rank_whose_status_nobody_kept_is_the_cause_where_it_had_raised(raised: bool, rank: int | None) -> None:
-    """Its launcher has reaped it, and the kernel is older than Linux 6.15."""
+    """The launcher has reaped it, and the kernel is older than Linux 6.15."""
     agent = torchrun()
     agent.raised = raised
     agent.give(events.ProcessEnded(12, None), events.ProcessEnded(11, TERMINATED))
@@ -241,7 +241,7 @@ def test_the_cause_of_a_hang_is_reported_before_the_next_attempt_when_all_have_g
 
 
 def saving(seconds: float, **environ: str) -> Agent:
-    """Three ranks of torchrun's, with pids 11 to 13: the first has failed, and the second is writing its state."""
+    """Returns an agent with torchrun's pids 11 to 13. The first rank has failed, and the second writes its state."""
     agent = Agent(NPROC_PER_NODE="3", **environ)
     agent.wraps_ranks = True
     agent.run().give(*(events.RankStarted(rank, 11 + rank) for rank in range(3)))

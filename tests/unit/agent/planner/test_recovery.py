@@ -1,4 +1,4 @@
-"""The way from a fault to the next attempt's first step, as a worker times it."""
+"""A worker measures the phases from a fault to the next attempt's first step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .simulated import WORKER, Agent
 
 
 def progressed(agent: Agent, attempt: int, first_step_at: float | None = None, **progress: float) -> Recovery | None:
-    """The recovery that the line with this progress has."""
+    """Returns the recovery in the line that is sent for this progress."""
     line = ProgressLine(attempt, WORKER, {1: RankProgress()._replace(**progress)})
     agent.give(events.Progressed(line, first_step_at))
     message = agent.all(actions.Publish)[-1].message

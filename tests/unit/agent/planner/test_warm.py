@@ -1,4 +1,4 @@
-"""Ranks that are forked from the warm process: how their ends become the worker's, and when the process is started."""
+"""Ranks are forked from the warm process: their ends become the worker's, and the planner decides when to start it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FINE, KILLED, TERMINATED = Ending(0), Ending(137, 9), Ending(143, 15)
 
 
 def warm(**environ: str) -> Agent:
-    """A worker whose attempt's two ranks, 101 and 102, were forked."""
+    """Returns an agent whose attempt has two forked ranks, 101 and 102."""
     agent = Agent(**WARM, **environ)
     agent.forks = True
     return agent.run().give(events.RankStarted(0, 101), events.RankStarted(1, 102))
@@ -87,7 +87,7 @@ def test_the_store_of_an_attempt_before_is_of_no_account() -> None:
 
 
 def test_sigterm_from_somebody_else_is_a_failure() -> None:
-    """torchrun ends ranks by SIGTERM when another has failed; here only the agent does."""
+    """torchrun ends ranks by SIGTERM when another has failed; without torchrun, only the agent does."""
     report = warm().give(ended(101, TERMINATED)).state.ended
     assert report is not None and (report.reason, report.signal, report.rank) == ("Signal", 15, 2)
 
@@ -133,7 +133,7 @@ def test_failures_count_in_a_row() -> None:
 
 
 def test_a_process_that_was_killed_says_nothing_of_the_next_one() -> None:
-    """However often attempts are stopped while it starts, which a slow processor makes likely."""
+    """This holds however often attempts are stopped while it starts, which is likely on a slow processor."""
     agent = Agent(**WARM)
     agent.forks = True
     for attempt in range(1, 3 * MAX_WARM_FAILURES):
@@ -152,7 +152,7 @@ def test_what_a_process_lacks_the_next_attempt_may_find() -> None:
 
 
 def test_an_attempt_waits_for_the_end_of_a_process_that_was_killed() -> None:
-    """It forks nothing any more, and the next attempt is to have another one."""
+    """It forks nothing any more, so the next attempt needs another warm process."""
     agent = Agent(**WARM)
     agent.forks = True
     agent.run().give(events.AssignmentReceived(assignment(1, "Hold")), events.WarmProcessKilled())

@@ -1,4 +1,4 @@
-"""Archives are unpacked where nothing else is; old files go, what ranks wrote stays; hostile ones are refused."""
+"""Archives are unpacked into a folder of their own: old files go, the ranks' files stay, hostile ones are refused."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from trainmaster_operator.agent.process.code import RefusedArchive, install, rea
 
 
 class Place:
-    """A state folder, and archives beside it."""
+    """Holds a state folder, and archives beside it."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.folder, self.stamp = root, root / "state/code", root / "state/code.json"
         self.folder.mkdir(parents=True)
 
     def bring(self, *members: tuple[str, Any], digest: str = "") -> bool:
-        """Install an archive of members: a name with its content, or with fields of its TarInfo."""
+        """Installs an archive of members, each a name with its content or with fields of its TarInfo."""
         data = archive(*members)
         (self.root / "code.tar.gz").write_bytes(data)
         return self.install(digest or sha256(data).hexdigest())
@@ -70,7 +70,7 @@ def test_new_code_replaces_the_old_and_leaves_what_ranks_wrote(place: Place) -> 
 
 
 def test_files_of_equal_size_never_have_equal_times(place: Place) -> None:
-    """Python's bytecode and the warm process know a file by its time, in whole seconds, and its size."""
+    """Python's bytecode and the warm process recognise a file by its size and its time in whole seconds."""
     times = []
     for content in (b"x = 1", b"x = 2", b"x = 3"):
         place.bring(("train.py", content))
@@ -157,7 +157,7 @@ def test_a_bomb_is_ended(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_archive_that_changes_between_two_readings_is_refused(place: Place) -> None:
-    """Who may write to a claim may change a file that was found to be the archive."""
+    """Anyone who can write to a claim can change the archive after its digest was checked."""
     place.bring(("train.py", b"one"))
     signed = archive(("train.py", b"two"))
     path = place.root / "code.tar.gz"
@@ -172,7 +172,7 @@ def test_an_archive_that_changes_between_two_readings_is_refused(place: Place) -
 
 
 def test_a_volume_that_changes_between_two_readings_gives_what_was_found(place: Place) -> None:
-    """The kubelet swaps a ConfigMap's folder at any moment: what was opened stays what it was."""
+    """The kubelet swaps a ConfigMap's folder at any moment, but a file that is open keeps its content."""
     signed = archive(("train.py", b"two"))
     path = place.root / "code.tar.gz"
     path.write_bytes(signed)

@@ -1,4 +1,4 @@
-"""What workers' environments are made of, and where they differ."""
+"""The agent describes its worker's environment, and the leader lists the differences between workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ranks print is passed on and kept, but for what torch says of the agent's own questions."""
+"""The ranks' output is passed on and kept, except torch's lines about dumps that the agent asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an attempt's processes leave alone (`process/run`)."""
+"""An attempt ends its own processes and leaves those of the next attempt alone (`process/run`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SILENT = cast(Printers, SimpleNamespace(say=lambda _text: None))
 
 
 class NoLoop:
-    """A loop that only keeps what is to be called later."""
+    """Replaces the event loop, and only remembers the delayed calls."""
 
     def __init__(self) -> None:
         self.later: list[Any] = []

@@ -1,4 +1,4 @@
-"""The id of a job's run: who gets it, however its ranks are started, and who has decided otherwise."""
+"""Ranks get the id of their job's run, however they are started, unless the user has set one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stacks of ranks: who is asked for them, and what is kept of them."""
+"""The agent asks ranks for their stacks, and keeps a part of each."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def test_the_kernels_view_says_of_each_thread_whether_it_runs_or_where_it_waits(
         pool.submit(wait)
         waiting, until = native_id.get(), time.monotonic() + 20
         try:
-            # It comes to its wait when the machine lets it.
+            # The thread needs a moment to reach its wait, longer on a busy machine.
             while (lines := thread_lines())[waiting] == "runs" and time.monotonic() < until:
                 time.sleep(0.001)
         finally:
             ended.set()
     assert lines[threading.get_native_id()] == "runs"
-    # Some kernels keep the place to themselves.
+    # Some kernels don't show the place.
     assert re.fullmatch(r"waits in [a-z_]+|S \(sleeping\)", lines[waiting])
 
 

@@ -1,4 +1,4 @@
-"""The file that says which group ranks are in lies beside the FIFOs by which they are woken."""
+"""The file that names the ranks' group lies beside the FIFOs that wake them."""
 
 from __future__ import annotations
 

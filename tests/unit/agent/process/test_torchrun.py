@@ -1,4 +1,4 @@
-"""What torchrun gives a rank, and which of it may be known before there is an attempt."""
+"""Ranks get the variables that torchrun sets; the warm process gets those that are known before an attempt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines of frameworks, and of patterns, become progress. The lines are what the programs print."""
+"""Lines of frameworks, and lines that match patterns, become progress. The programs print exactly these lines."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from trainmaster_operator.agent.progress.log_rules import LineMatcher, read_fiel
 
 
 def read(rules: LineMatcher, *lines: str, unfinished: str = "") -> dict[str, Any]:
-    """What the lines mean, as they would come in one piece."""
+    """Returns the progress in the lines, which arrive in one piece."""
     encoded = [line.encode() for line in lines]
     rules.read(b"\n".join([*encoded, unfinished.encode()]), encoded, unfinished.encode())
     return {} if rules.progress is None else rules.progress.to_wire()
 
 
 def drawn(**options: Any) -> list[str]:
-    """The lines of a bar that tqdm itself draws to its end, as the agent divides them."""
+    """Returns the lines of a bar that tqdm itself draws to its end, as the agent splits them."""
     file = io.StringIO()
     postfix = options.pop("postfix", {})
     with tqdm(file=file, mininterval=0, miniters=1, **options) as bar:
@@ -67,7 +67,7 @@ LIGHTNING = "Epoch 2:  12%|█▏        | 12/100 [00:01<00:10,  8.50it/s, v_num
             LIGHTNING,
             {"step": 212, "epoch": 2.12, "loss": 2.3, "stepSeconds": pytest.approx(1 / 8.5)},
         ),
-        # transformers 5.24, and 4, whose values were numbers.
+        # Lines of transformers 5.24, and of 4, whose values were numbers.
         (
             "huggingface",
             "{'loss': '1.146', 'grad_norm': '0.7252', 'learning_rate': '2.5e-05', 'epoch': '0.75'}",
@@ -83,7 +83,7 @@ LIGHTNING = "Epoch 2:  12%|█▏        | 12/100 [00:01<00:10,  8.50it/s, v_num
             "{'loss': '1.1', 'grad_norm': 'nan', 'learning_rate': '0', 'train_speed': '7.5', 'epoch': '0.5'}",
             {"loss": 1.1, "learningRate": 0.0, "epoch": 0.5},
         ),
-        # Versions before 4.38, without a norm, and a script that takes the figures out.
+        # Lines of versions before 4.38, without a norm, and of a script that removes the figures.
         (
             "huggingface",
             "{'loss': 0.5, 'learning_rate': 5e-05, 'epoch': 2}",
@@ -122,7 +122,7 @@ def test_a_bar_of_tqdm_is_read_as_tqdm_draws_it() -> None:
 
 
 def test_a_bar_for_each_epoch_is_added_up() -> None:
-    """Steps never go back: they would be taken for work done again."""
+    """Steps never go back, because they would count as repeated work."""
     rules = LineMatcher("", "tqdm")
     first = read(rules, *drawn(total=4))
     assert (first["step"], first["totalSteps"]) == (4, 4), "one bar may be all of the training"
@@ -151,7 +151,7 @@ def test_of_several_bars_the_longest_is_the_trainings() -> None:
 
 
 def test_the_bar_of_an_evaluation_below_the_trainings_is_none() -> None:
-    """transformers' `ProgressCallback` draws it on the next line, and goes back up by an escape sequence."""
+    """transformers' `ProgressCallback` draws it on the next line, and moves back up with an escape sequence."""
     rules = LineMatcher("", "huggingface")
     read(rules, " 50%|█████     | 5/10 [00:00<00:00, 20.18it/s]")
     seen = read(rules, "100%|██████████| 12/12 [00:00<00:00, 86.38it/s]\x1b[A")
@@ -180,7 +180,7 @@ def test_a_pattern_of_the_jobs_own() -> None:
     }
     assert read(rules, line.format("1,201", "nan", "?"))["step"] == 1201
     assert rules.progress is not None and rules.progress.loss == 0.0015, "what isn't a number says nothing"
-    # Of what came at once the newest counts.
+    # If several lines arrive together, the newest one counts.
     assert read(rules, line.format(1202, 1, 2), line.format(1203, 1, 2))["step"] == 1203
 
 

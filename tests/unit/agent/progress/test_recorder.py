@@ -25,7 +25,7 @@ FRAMES = [
 
 
 def entry(number: int, state: str = "completed", **fields: Any) -> dict[str, Any]:
-    """One collective of the default group."""
+    """Returns one collective of the default group."""
     return {
         "collective_seq_id": number,
         "frames": FRAMES,
@@ -53,7 +53,7 @@ def entry(number: int, state: str = "completed", **fields: Any) -> dict[str, Any
 
 
 def dump(*entries: dict[str, Any], enqueued: int = -1) -> bytes:
-    """What a rank writes."""
+    """Returns a dump as a rank writes it."""
     status = {"last_completed_collective": 2, "last_enqueued_collective": enqueued, "last_started_collective": enqueued}
     data = {
         "comm_lib_version": "2.29.3",
@@ -75,9 +75,9 @@ WAITS = "waits in collective 17: nccl:all_reduce of [[3]] ({}), called at /app/t
     [
         (dump(entry(16), entry(17, "started"), enqueued=17), Recorded(17, WAITS.format("started"))),
         (dump(entry(16), entry(17, "scheduled"), enqueued=17), Recorded(17, WAITS.format("scheduled"))),
-        # An asynchronous one was entered beyond the one that it stands in: the oldest is why.
+        # The rank has entered another, asynchronous collective since: the oldest one is the reason.
         (dump(entry(17, "started"), entry(18, "scheduled"), enqueued=18), Recorded(18, WAITS.format("started"))),
-        # gloo's stay `scheduled` for ever, and are retired when they are done.
+        # A collective of gloo stays `scheduled`, and is retired when it is done.
         (dump(entry(16, "scheduled", retired=True), enqueued=16), Recorded(16, "last collective 16, completed")),
         # Numbers of other groups, and of point-to-point messages, can't be compared between ranks.
         (dump(entry(16), entry(40, "started", **OTHER_GROUP)), Recorded(16, "last collective 16, completed")),

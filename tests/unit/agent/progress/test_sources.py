@@ -1,4 +1,4 @@
-"""Which of all that is known of a rank counts, and what is watched for hangs."""
+"""The agent chooses among a rank's sources of progress, and decides which of them to watch for hangs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def settings(**spec: str) -> AgentSettings:
 
 
 class Ranks:
-    """Ranks 0 and 1 of a worker, and a clock."""
+    """Holds ranks 0 and 1 of a worker, and a clock."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **spec: str) -> None:
         self.said: list[str] = []
@@ -134,7 +134,7 @@ def test_a_trainer_that_says_nothing_any_more_hangs_unless_it_prints(ranks: Rank
 
 
 def test_what_follows_a_training_is_not_watched(ranks: Ranks) -> None:
-    """A model that is uploaded, a last evaluation: the Trainer says nothing of them."""
+    """The Trainer reports nothing while it uploads a model or evaluates for the last time."""
     ranks.report(60)
     ranks.sources.receive({"trainerStatus": {"progressPercentage": 100}}, ranks.now)
     assert ranks.step() == 60 and not ranks.is_over_after(1e6)
@@ -198,7 +198,7 @@ def test_a_pattern_that_takes_too_long_is_given_up_and_nothing_of_it_is_watched(
 
 
 class Recorders:
-    """Stands for `progress/recorder.FlightRecorder`: what each rank would answer."""
+    """Stands for `progress/recorder.FlightRecorder`, with an answer for each rank."""
 
     answers: ClassVar[dict[int, Recorded | None]] = {}
 
@@ -221,7 +221,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[int, Recorded | None]:
 
 
 def wait(ranks: Ranks, seconds: float) -> None:
-    """Poll as an agent does."""
+    """Polls as an agent does."""
     for _ in range(round(seconds / 0.25)):
         ranks.now += 0.25
         ranks.sources.poll(ranks.now)
@@ -281,7 +281,7 @@ POLL_SECONDS = 0.25
 
 
 def polled(ends: list[float]) -> Iterator[tuple[int, float]]:
-    """Yields (steps done, when an agent saw that), of steps that ended at these times."""
+    """Yields (steps done, when an agent saw that) for steps that ended at these times."""
     now, seen = 0.0, 0
     while seen < len(ends):
         now += POLL_SECONDS
@@ -323,7 +323,7 @@ def test_a_new_speed_is_seen_within_half_a_minute() -> None:
 
 
 def test_what_precedes_the_first_step_says_nothing_of_its_speed() -> None:
-    """It reports 0, restores its checkpoint of step 5,000 and compiles for a minute."""
+    """It reports 0, restores its checkpoint of step 5,000, and compiles for a minute."""
     reports = [(0, 1.0), (5_001, 61.0), (5_006, 66.0)]
     assert derived(StepTimes(), reports) == [None, None, 1.0]
     times = StepTimes()

@@ -1,4 +1,4 @@
-"""What Hugging Face's Trainer reports becomes progress; what isn't such a report says nothing."""
+"""Reports of Hugging Face's Trainer become progress. Everything else is ignored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainmaster_operator.agent.progress.trainer import TrainerReports
 
 
 def report(percent: Any = None, remaining: Any = None, **metrics: Any) -> dict[str, Any]:
-    """As transformers 5.24 sends it: `KubeflowCallback._update_status`."""
+    """Returns a report as transformers 5.24 sends it in `KubeflowCallback._update_status`."""
     status: dict[str, Any] = {"lastUpdatedTime": "2026-11-25T03:00:00+00:00"}
     if percent is not None:
         status["progressPercentage"] = percent
@@ -52,7 +52,7 @@ def test_a_training_from_its_beginning_to_its_end() -> None:
         "section": "train",
     }
     assert not reports.receive(report(38, 8, **sent)), "the same step is no progress"
-    # It says 100 % also where it has stopped early, so that isn't a step.
+    # The Trainer reports 100 % even if it stopped early, so that isn't a step.
     reports.receive(report(100, 0, loss=1.0, train_runtime=12.5))
     assert wire(reports)["step"] == 23 and wire(reports)["etaSeconds"] == 0.0
     assert reports.is_over and wire(reports)["section"] == "finish"

@@ -1,4 +1,4 @@
-"""Which command lines can be started warm, and what is said of the others."""
+"""The agent recognises the command lines that can start warm, and gives a reason for the others."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_an_archive_is_not_started_warm(folder: Path) -> None:
 
 
 def test_what_only_the_files_show_asks_for_no_launcher(folder: Path) -> None:
-    """Other workers may have other files, and their ranks are to meet those of this one."""
+    """Other workers may have other files, and their ranks must meet this worker's ranks."""
     found = warm_command(("python", "nowhere"))
     assert isinstance(found, WarmCommand)
     assert script_path(found, str(folder))[1] == "'nowhere' is not a file"

@@ -1,4 +1,4 @@
-"""What a rank says of its modules is a user's: only what can be a module's name gets any further."""
+"""The modules that a rank reports are a user's input, so only possible names of modules are accepted."""
 
 from __future__ import annotations
 

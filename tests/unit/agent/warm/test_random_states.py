@@ -1,4 +1,4 @@
-"""A module that draws random numbers at its import can be forked, one that seeds them can't (`stage`)."""
+"""A module that draws random numbers at import can be forked; a module that seeds them can't (`stage`)."""
 
 from __future__ import annotations
 

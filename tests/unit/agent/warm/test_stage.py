@@ -1,4 +1,4 @@
-"""The stage is copied to where the job's Python finds it, and answers its orders (`warm/stage`)."""
+"""The stage is copied to a place where the job's Python finds it, and answers its orders (`warm/stage`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_every_module_of_the_stage_is_copied() -> None:
 
 
 def test_an_answer_to_an_earlier_order_is_none_to_the_next_one(tmp_path: Path) -> None:
-    """Ranks announce themselves, and so answer their order, often before the process does."""
+    """Ranks announce themselves, and so answer their order, often before the warm process does."""
     loop = Loop()
     settings = read_settings({**environment(), "TRAINMASTER_WORKER": "0", "TRAINMASTER_STATE_DIR": str(tmp_path)})
     warm = WarmProcess(loop, settings, ["python3", "train.py"], cast(Printers, None), [].append)

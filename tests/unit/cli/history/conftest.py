@@ -1,4 +1,4 @@
-"""The history of `kubectl dtj history` is a fake, which nobody has to look for."""
+"""The history of `kubectl dtj history` is a fake at a known address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Curves and figures of ranks go out as CSV, JSON and Parquet, and read back they are what was recorded."""
+"""Curves and ranks' figures are exported as CSV, JSON and Parquet, and read back they equal the recorded values."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def of_file(file: Path) -> Columns:
 def test_what_is_read_back_is_what_was_recorded(
     history: RecordedHistory, tmp_path: Path, format: str, ranks: bool
 ) -> None:
-    # A gap, which is null in each format.
+    # The gap is null in each format.
     history.points[3]["loss"] = history.points[3]["ranks"]["loss"][1] = None
     file = tmp_path / f"bert.{format}"
     result = run("history", "bert-mrpc", "--export", str(file), *(["--ranks"] if ranks else []))

@@ -1,4 +1,4 @@
-"""`kubectl dtj history` lists recorded jobs, shows one and what was kept of its attempts."""
+"""`kubectl dtj history` lists recorded jobs, and shows a job with the output kept of its attempts."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_job_is_a_page_whole_in_a_pipe(history: RecordedHistory) -> None:
     assert result.stdout.startswith("bert-mrpc  Succeeded (deleted)  attempt 4")
     assert "\nstep, slowest  ▁" in result.stdout
     assert not [line for line in result.stdout.splitlines() if line != line.rstrip()]
-    # Of jobs with one name the curves are those of the job that the page is about.
+    # If several jobs had this name, the curves belong to the job on the page.
     assert history.asked == [(JOB, {}), (f"{JOB}/series", {"uid": UID, "points": "1000"})]
 
 

@@ -1,4 +1,4 @@
-"""The page of a recorded job fits the terminal, says what ended each attempt, and draws the curves over all of them."""
+"""The page of a recorded job fits the terminal, explains each attempt's end, and draws curves across all attempts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOW = datetime(2026, 11, 23, tzinfo=UTC)
 
 
 def page(width: int, history: RecordedHistory | None = None) -> list[str]:
-    """The lines of the page on a terminal of that width."""
+    """Returns the lines of the page on a terminal of that width."""
     reader = HistoryReader(Blocking(history or RecordedHistory()))
     console = Console(width=width, force_terminal=True, color_system=None, file=io.StringIO())
     job, series = run(reader.job("team", "bert-mrpc")), run(reader.series("team", "bert-mrpc"))

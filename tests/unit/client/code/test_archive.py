@@ -1,4 +1,4 @@
-"""The same files make the same archive; what a job must not carry is left out, and what is too large is refused."""
+"""The same files make the same archive, secret files are left out, and a large archive is refused."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_secrets_stay_behind_and_are_named(tmp_path: Path) -> None:
 def test_a_secret_is_taken_where_a_trainmasterignore_names_it(tmp_path: Path) -> None:
     write(tmp_path, "train.py", ".env", "tls/public.pem", ".aws/config", "tls/server.key", "deploy")
     (tmp_path / "deploy").write_text("-----BEGIN RSA PRIVATE KEY-----\n")
-    # What git is told is no wish to show a secret to everybody who reads ConfigMaps.
+    # A .gitignore that includes a secret doesn't mean that everybody who reads ConfigMaps may see it.
     (tmp_path / ".gitignore").write_text("!*\n!.env\n")
     assert set(archive_folder(tmp_path).sizes) == {".gitignore", "train.py"}
     (tmp_path / ".trainmasterignore").write_text("!tls/public.pem\n!.aws/\n!deploy\n")

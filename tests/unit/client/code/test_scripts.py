@@ -1,4 +1,4 @@
-"""A job whose code certainly lacks its script is refused with a sentence; one that may get it elsewhere isn't."""
+"""A job whose code certainly lacks its script is refused; a job that may find it elsewhere isn't."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Free room is counted as the scheduler counts it, and the scheduler's words are read part by part."""
+"""Free capacity is counted as the scheduler counts it, and the scheduler's messages are read part by part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Known ends of logs are translated into plain sentences; unknown ones are shown as they are."""
+"""The end of a log is explained in plain words; an unknown ending is shown unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""If a job's own program isn't in the image, the first step is to bring it along."""
+"""If the job's program isn't in the image, the first advice explains how to upload it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainmaster.client.diagnosis.situation import Diagnosis, Situation
 
 
 def asked(said: str, **spec: Any) -> Diagnosis:
-    """Returns the diagnosis of a job whose rank 0 ended with these last words."""
+    """Returns the diagnosis of a job whose rank 0 ended with these last lines."""
     failure = {"attempt": 1, "reason": "Error", "rank": 0, "worker": 0, "exitCode": 1, "counted": True}
     failure |= {"message": f"worker 0 (rank 0) ended with exit code 1: {said}", "failedAt": "2026-11-25T03:00:00Z"}
     condition = {"type": "Failed", "status": "True", "reason": "MaxRestartsExceeded", "message": "no restart is left"}

@@ -1,4 +1,4 @@
-"""In at least 38 of 40 recorded situations, the diagnosis names the same cause as a person."""
+"""In recorded situations, `why` names the same cause as a person does. The goal is 38 of 40."""
 
 from __future__ import annotations
 

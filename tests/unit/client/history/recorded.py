@@ -1,8 +1,8 @@
-"""A history with a realistic job in it, and its HTTP interface as a transport.
+"""Provides a history with a realistic job, and its HTTP interface as a transport.
 
 `bert-mrpc` trained on 8 ranks (two on each of 4 workers) from step 0 to 1000 in four attempts: rank 5 ran out of
-memory, a node was lost, rank 2 hung, and each time steps were done again. Rank 6 is slow from the third attempt on.
-The first half hour has been thinned to a point in 10 s, the rest still has one in 2 s.
+memory, a node was lost, rank 2 hung, and each time steps were repeated. Rank 6 is slow from the third attempt on.
+The first half hour has been thinned to one point every 10 s; the rest still has one every 2 s.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from trainmaster.client.history import finding
 from trainmaster_operator.api.evidence import AttemptEvidence
 
 START = datetime(2026, 11, 20, 12, tzinfo=UTC).timestamp()
-# Where the cluster announces the history, and what its paths begin with at the API server.
+# The place where the cluster announces the history, and the beginning of its paths at the API server.
 PLACE = "ops/our-history:http"
 PROXY = "/api/v1/namespaces/ops/services/our-history:http/proxy"
 UID = "8d6f6a3e-5b2c-4f0e-9d0a-1c2b3a4d5e6f"
 RANKS, SLOW_RANK = 8, 6
-# When each attempt began and ended (seconds after the start), and its first and last step.
+# When each attempt began and ended (in seconds after the start), and its first and last step.
 ATTEMPTS = ((0, 900, 0, 240), (912, 2100, 200, 520), (2118, 3000, 500, 700), (3010, 4200, 650, 1000))
 THINNED_UNTIL, OLD_SECONDS, NEW_SECONDS = 1800, 10.0, 2.0
 FAILURES: tuple[dict[str, Any], ...] = (
@@ -56,12 +56,12 @@ TIME_SPENT = {"productive": 3652.0, "recompute": 276.0, "restart": 40.0, "checkp
 
 
 def moment(seconds: float) -> str:
-    """A time of the API, so long after the start."""
+    """Returns a time of the API, so long after the start."""
     return datetime.fromtimestamp(START + seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def recorded_job(**changed: Any) -> dict[str, Any]:
-    """The RecordedJob."""
+    """Returns the RecordedJob."""
     return {
         **{"uid": UID, "namespace": "team", "name": "bert-mrpc", "phase": "Succeeded"},
         **{"createdAt": moment(-30), "startedAt": moment(0), "endedAt": moment(4200), "deletedAt": moment(90000)},
@@ -72,7 +72,7 @@ def recorded_job(**changed: Any) -> dict[str, Any]:
 
 
 def other_job(name: str = "gpt-small", **changed: Any) -> dict[str, Any]:
-    """A RecordedJob that failed at once, and is there still."""
+    """Returns a RecordedJob that failed at once and still exists."""
     nothing = dict.fromkeys(("startedAt", "endedAt", "deletedAt", "step", "totalSteps", "loss", "goodput", "result"))
     return {
         **{**nothing, "uid": f"uid-{name}", "namespace": "team", "name": name, "phase": "Pending"},
@@ -82,7 +82,7 @@ def other_job(name: str = "gpt-small", **changed: Any) -> dict[str, Any]:
 
 
 def detail(**changed: Any) -> dict[str, Any]:
-    """The RecordedJobDetail."""
+    """Returns the RecordedJobDetail."""
     outcomes = ("Failed", "Disrupted", "Failed", "Succeeded")
     attempts = []
     for number, (began, ended, first, last) in enumerate(ATTEMPTS, 1):
@@ -111,7 +111,7 @@ def detail(**changed: Any) -> dict[str, Any]:
 
 
 def points() -> list[dict[str, Any]]:
-    """Every point that is still recorded, with each rank's step time, gradient norm and loss."""
+    """Returns every recorded point, with each rank's step time, gradient norm and loss."""
     found = []
     at = 0.0
     for number, (began, ended, first, last) in enumerate(ATTEMPTS, 1):
@@ -135,7 +135,7 @@ def points() -> list[dict[str, Any]]:
 
 
 def evidence() -> dict[str, Any]:
-    """The EvidenceList."""
+    """Returns the EvidenceList."""
     kept = AttemptEvidence(
         attempt=3,
         failure=FAILURES[2],
@@ -209,7 +209,7 @@ class RecordedHistory:
         return {"kind": "RecordedJobList", "items": found[begin : begin + limit], "continue": more}
 
     def _thinned(self, query: dict[str, str], most: int) -> tuple[float, list[dict[str, Any]]]:
-        """The points from `from` to `to`: as they are, or one in each of `most` stretches of the time."""
+        """Returns the points from `from` to `to`: all of them, or one for each of `most` spans of time."""
         begin = float(query.get("from", self.points[0]["at"]))
         end = float(query.get("to", self.points[-1]["at"]))
         found = [point for point in self.points if begin <= point["at"] <= end]
@@ -218,7 +218,7 @@ class RecordedHistory:
         if len(found) <= most:
             return resolution, found
         resolution = (end - begin) / most
-        # A stretch's point has the time of the last one in it.
+        # A span's point has the time of the last point in it.
         kept = {int((point["at"] - begin) / resolution): point for point in found}
         return resolution, [kept[stretch] for stretch in sorted(kept)]
 

@@ -1,4 +1,4 @@
-"""A job's curves come whole, in the finest resolution that a history has, whatever it thins in one answer."""
+"""A job's curves arrive complete and in the history's finest resolution, even if single answers are thinned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a history, or what stands before it, answers becomes one sentence about it."""
+"""A bad answer from the history, or from a proxy in front of it, becomes one sentence."""
 
 from __future__ import annotations
 

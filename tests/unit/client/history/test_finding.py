@@ -1,4 +1,4 @@
-"""Where a history is found, in which order, and by which token it knows who asks."""
+"""The client looks for the history in a fixed order, and sends the token that identifies the viewer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def found(
     folder: Path, given: str | None = None, *, cluster: Any = HERE, user: Any = None, **options: Any
 ) -> FoundHistory:
-    """Returns the history that is found with such a kubeconfig."""
+    """Returns the history that the client finds with such a kubeconfig."""
     path = folder / "config"
     document = {
         "current-context": "here",
@@ -39,13 +39,13 @@ def found(
 
 
 def extended(extension: Any) -> dict[str, Any]:
-    """A cluster of the kubeconfig with the extension, behind one of another program, as minikube writes it."""
+    """Returns a kubeconfig's cluster with our extension after another program's, as minikube writes it."""
     other = {"name": "cluster_info", "extension": {"provider": "minikube.sigs.k8s.io"}}
     return {**HERE, "extensions": [other, {"name": "trainmaster.dev/history", "extension": extension}]}
 
 
 def headers(history: FoundHistory) -> tuple[str | None, str | None]:
-    """Returns Authorization, and the header that the API server's proxy passes on."""
+    """Returns the Authorization header, and the header that the API server's proxy passes on."""
     sent = request_headers(history.server, JSON)
     return sent.get("Authorization"), sent.get(PASSED_ON)
 

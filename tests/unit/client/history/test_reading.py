@@ -1,4 +1,4 @@
-"""A history is asked for what its interface says, and what it answers is checked before anybody relies on it."""
+"""The client asks a history by its documented interface, and checks each answer before using it."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_an_answer_is_bounded(question: str, answer: Any, problem: str) -> None:
 
 
 def test_a_million_wrong_items_are_one_error() -> None:
-    """Each would be an object that describes it, of a hundred times its size."""
+    """Otherwise each item would get its own error object, which is a hundred times as large."""
     history = RecordedHistory(answers={"logs": {"kind": "LogList", "items": [{"worker": 0, "lines": [1] * 1_000_000}]}})
     tracemalloc.start()
     try:

@@ -1,4 +1,4 @@
-"""`ApiConnection.unusable`: what is wrong with a cluster that a first request couldn't use, and what to do."""
+"""If a first request couldn't use a cluster, `ApiConnection.unusable` explains why, and what to do."""
 
 from __future__ import annotations
 

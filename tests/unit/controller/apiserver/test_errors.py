@@ -1,4 +1,4 @@
-"""`apiserver.errors`: each answer of the API server is one error of the tree, with the server's own message."""
+"""`apiserver.errors` turns each answer of the API server into one error of the tree, with the server's own message."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_what_a_proxy_answers_is_shown_as_it_is_and_bounded() -> None:
     ],
 )
 def test_any_body_is_an_error_of_the_tree(body: str | bytes) -> None:
-    """Through the API server's proxy it may be a pod's."""
+    """Through the API server's proxy, the body may come from a pod."""
     error = errors.from_response("GET /x", 503, {}, body)
     assert type(error) is errors.Unavailable
     assert error.retry_after is None

@@ -1,4 +1,4 @@
-"""`apiserver.kept`: readers see the same of a trimmed object as of the whole one."""
+"""`apiserver.kept`: readers get the same from a trimmed object as from the whole one."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ async def test_a_field_that_no_legal_job_has_so_large_is_refused_unread() -> Non
 
 
 class Content:
-    """Content is an answer's body, in pieces."""
+    """Yields an answer's body in pieces."""
 
     def __init__(self, *pieces: bytes) -> None:
         self._pieces = pieces

@@ -1,4 +1,4 @@
-"""`apiserver.client`: a container's log, and what a kubelet answers in its place."""
+"""`apiserver.client` reads a container's log, and recognises the messages that a kubelet sends in its place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainmaster_operator.controller.apiserver.client import KubernetesCluster
 from trainmaster_operator.controller.apiserver.connection import ApiConnection
 from trainmaster_operator.controller.apiserver.errors import Refused
 
-# A kubelet 1.36.2's whole answer for a container that it had removed, with status 200.
+# A kubelet 1.36.2 gave this whole answer, with status 200, for a container that it had removed.
 GONE = b"unable to retrieve container logs for containerd://b3bc6541703533433266e16a987dbf15c0c8107ceb3c7495048dc98afa4cf5b2"
 
 

@@ -1,4 +1,4 @@
-"""`apiserver.client`: types that newer API servers have in another version are found by asking, and remembered."""
+"""`apiserver.client` asks in which version an API server serves a type, and remembers the answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`cache.views` and `cache.store`: whatever stands in objects and in a leader's stream is read, or refused by name."""
+"""`cache.views` and `cache.store` read any object and any line of a leader's stream, or refuse it by name."""
 
 from __future__ import annotations
 

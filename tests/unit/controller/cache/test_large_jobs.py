@@ -1,4 +1,4 @@
-"""`cache.large_jobs`: a large job costs only itself; it is decided on apart, and what is kept of it is small."""
+"""`cache.large_jobs`: a large job costs only itself. It is decided on separately, and the kept part is small."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from trainmaster_operator.reconciling.observed.snapshot import InvalidSpec, Job
 from trainmaster_operator.rendering import Settings
 
 KIB = 1024
-# 390 KiB of JSON, 1,000 mappings in each of 25 lists.
+# 25 lists of 1,000 mappings each make 390 KiB of JSON.
 MAPPINGS: dict[str, Any] = {"training": {"data": [[{"a": n} for n in range(1000)] for _ in range(25)]}}
-# 220 KiB, an environment variable in each item.
+# An environment variable in each item makes 220 KiB.
 VARIABLES: dict[str, Any] = {
     "podTemplate": {
         "spec": {
@@ -63,7 +63,7 @@ def large(version: int = 1, *, uid: str = b.JOB_UID, **spec: Any) -> dict[str, A
 
 
 def size_of(root: object) -> int:
-    """Bytes of an object and of all that only it leads to, types and modules apart."""
+    """Returns the bytes of an object and of everything that only it refers to, except types and modules."""
     seen, waiting, size = {id(root)}, [root], 0
     while waiting:
         one = waiting.pop()
@@ -81,7 +81,7 @@ def size_of(root: object) -> int:
 
 @pytest.mark.parametrize("spec", [MAPPINGS, VARIABLES], ids=["training", "podTemplate"])
 def test_a_large_job_is_kept_in_a_few_kibibytes(spec: dict[str, Any]) -> None:
-    """As Python's objects they were megabytes."""
+    """As Python objects they took megabytes."""
     store = Store(lambda key: None, KEYS)
     store.upsert(JOBS, large(**spec))
     kept = size_of(store.snapshot(KEY))
@@ -91,7 +91,7 @@ def test_a_large_job_is_kept_in_a_few_kibibytes(spec: dict[str, Any]) -> None:
 
 
 def test_nothing_holds_the_spec_of_a_job_that_is_gone() -> None:
-    """Renderings were remembered by keys that held the spec: twelve jobs made and deleted kept 345 MB."""
+    """Renderings were cached by keys that held the spec, so 12 jobs, created and deleted, kept 345 MB."""
     store, metrics = Store(lambda key: None, KEYS), OperatorMetrics()
     specs: list[weakref.ref[JobSpec]] = []
     for n in range(12):
@@ -129,7 +129,7 @@ def test_hashes_are_remembered_by_the_very_spec_and_forgotten_with_it() -> None:
 
 
 class World:
-    """A store whose large jobs are read by the test."""
+    """Holds a store whose large jobs the test reads."""
 
     def __init__(self) -> None:
         self.changes: list[JobKey] = []
@@ -147,7 +147,7 @@ def test_a_large_job_is_not_read_where_it_comes_in() -> None:
     world = World()
     world.store.upsert(JOBS, large(1, **MAPPINGS))
     assert (world.asked, world.changes, world.store.snapshot(KEY)) == ([KEY], [], None)
-    # A sweep of the store finds it there.
+    # A sweep of the store finds the job.
     assert [name for _, name, _ in world.store.known(JOBS)] == ["bert"]
     world.read(large(1, **MAPPINGS))
     assert world.snapshot().job.spec is not None
@@ -169,14 +169,14 @@ def test_what_happens_to_a_job_while_it_is_read_is_not_lost() -> None:
     world.read(large(1, **MAPPINGS))
     assert world.snapshot().job.status.attempt == 4
     assert world.snapshot().version.resource_version == "2"
-    # From then on only its status is read, at once.
+    # From now on only its status is read, at once.
     world.store.upsert(JOBS, large(3, status={"attempt": 5}, **MAPPINGS))
     assert world.snapshot().job.status.attempt == 5
     assert not world.store.awaits_spec(KEY)
 
 
 def test_an_answer_to_our_own_write_shows_at_once_while_a_new_spec_is_read() -> None:
-    """No later pass may see the attempt before, or the job would be decided on twice."""
+    """No later pass may see the previous attempt, or the job would be decided on twice."""
     world = World()
     world.store.upsert(JOBS, large(1, **MAPPINGS))
     world.read(large(1, **MAPPINGS))
@@ -185,7 +185,7 @@ def test_an_answer_to_our_own_write_shows_at_once_while_a_new_spec_is_read() -> 
     world.store.upsert(JOBS, changed)
     job = world.snapshot().job
     assert (job.status.attempt, job.generation, job.spec.workers if job.spec else None) == (2, 1, 2)
-    # What was read of the generation before is of no use any more.
+    # The result for the previous generation is no longer of use.
     world.read(large(1, **MAPPINGS))
     assert world.snapshot().job.generation == 1
     world.read(changed, generation=2)
@@ -239,13 +239,13 @@ async def test_large_jobs_are_read_one_by_one_and_again_when_that_fails() -> Non
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         await thread.close()
-    # Each once, once more after the failure, and the one that isn't there.
+    # Each job is read once, one again after the failure, and one that doesn't exist.
     assert cluster.calls["get", "DistributedTrainingJob"] == 4
     assert all(job.spec is not None for job in store.jobs())
 
 
 async def test_no_worker_waits_while_large_jobs_are_decided_on() -> None:
-    """Ten of them hold the thread until a small job, added last, has had its pass with the two workers there are."""
+    """Ten of them hold the thread until a small job, added last, has had its pass on one of the two workers."""
     small_done, threads = threading.Event(), dict[str, str]()
 
     def blocking(job: Job, observed: Any, now: float, settings: Settings) -> Decision:

@@ -1,4 +1,4 @@
-"""`cache.records`: a pod is a job's worker by its controller's uid, and by nothing that a pod's creator could write."""
+"""`cache.records` recognises a job's worker by its controller's uid; nothing that a pod's creator can write counts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class World(BaseWorld):
 
 
 def pod(name: str = "bert-0", *, controller: str | None, uid: str = "theirs", **status: Any) -> dict[str, Any]:
-    """A pod with all of the job's labels. `controller`: the uid that it says controls it."""
+    """Returns a pod with all of the job's labels. `controller` is the uid in its owner reference."""
     made = b.pod(0, uid=uid, **status)
     made["metadata"]["name"] = name
     made["metadata"].pop("ownerReferences")
@@ -160,7 +160,7 @@ def test_a_set_that_was_replaced_between_two_events_leaves_its_pods_too() -> Non
 
 
 def test_an_orphan_is_no_worker_until_a_set_of_the_job_adopts_it() -> None:
-    """`kubectl delete statefulset --cascade=orphan`."""
+    """`kubectl delete statefulset --cascade=orphan` makes such pods."""
     world = World()
     world.upsert(PODS, b.pod(0))
     world.changes.clear()

@@ -1,4 +1,4 @@
-"""`cache.store`: the store shows the newest that is known of a job, in whatever order it becomes known."""
+"""`cache.store` shows the newest known state of a job, in whatever order the states arrive."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class World(BaseWorld):
             self.store.upsert(JOBS, versioned(job, 10))
 
     def put_set(self, job_uid: str = b.JOB_UID, version: int = 1) -> None:
-        """The StatefulSet that `b.pod` is controlled by."""
+        """Stores the StatefulSet that controls the pods of `b.pod`."""
         self.store.upsert(STATEFUL_SETS, versioned(b.child("StatefulSet", owner_uid=job_uid), version))
 
 
@@ -230,7 +230,7 @@ def test_a_child_of_an_earlier_job_is_shown_with_its_owner() -> None:
 
 @pytest.mark.parametrize("controller", [None, {"kind": "ReplicaSet"}, {"kind": "ReplicaSet", "name": "bert"}])
 def test_what_nobody_s_set_or_job_controls_is_never_stored(controller: dict[str, str] | None) -> None:
-    """It has a job's label, and is as large or as many as its creator likes."""
+    """Such a pod has a job's label, but its creator decides how large and how many they are."""
     store = Store(lambda key: None, KEYS)
     owners = [] if controller is None else [{**controller, "uid": "theirs", "controller": True}]
     for resource, raw in (

@@ -27,7 +27,7 @@ from trainmaster_operator.rendering import Settings
 
 
 class Broken(Exception):
-    """A reader's mistake."""
+    """Stands for a mistake in a reader."""
 
 
 def test_what_no_reader_has_foreseen_is_logged_and_counted_once_and_passed_over(
@@ -86,7 +86,7 @@ def test_a_job_that_no_reader_has_foreseen_has_a_condition_and_keeps_its_past(mo
     snapshot = world.snapshot()
     status = decide(snapshot.job, snapshot.observed, 1_000.0, Settings()).status
     patch = with_conditions(snapshot.raw_status, status)
-    # A merge patch of the conditions alone: attempt and restarts stay as they stand, and so do other conditions.
+    # The merge patch changes only the conditions: attempt, restarts and other conditions stay the same.
     assert patch.keys() == {"conditions"}
     assert patch["conditions"][0] == past["conditions"][0]
     added = patch["conditions"][2]

@@ -1,4 +1,4 @@
-"""`keeping.evidence`: evidence is kept in a ConfigMap, bounded, clean and merged, and nothing waits for it."""
+"""`keeping.evidence` keeps evidence in a ConfigMap, bounded, clean and merged, and nothing waits for it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class World(BaseWorld):
             self.put(PODS, b.pod(index))
         # By pod, where a test says what it printed.
         self.printed: dict[str, str] = {}
-        # What a history is given: the job's uid, the attempt, and its evidence.
+        # The evidence that the history gets: the job's uid, the attempt, and the evidence.
         self.recorded: list[tuple[str, int, str]] = []
         self.keeper = EvidenceKeeper(
             JobConfigMaps(self.cluster, self.keep_output),
@@ -62,7 +62,7 @@ class World(BaseWorld):
         self.recorded.append((job.uid, attempt, evidence))
 
     async def read(self, namespace: str, pod: PodView, *, complete: bool) -> KeptLog:
-        """`PodLogs.read`."""
+        """Stands for `PodLogs.read`."""
         text = self.printed.get(pod.name, f"the end of {pod.name}\n")
         return KeptLog(tuple(text.removesuffix("\n").split("\n")))
 
@@ -140,7 +140,7 @@ async def test_what_was_written_is_said_and_what_was_not_is_not() -> None:
 
 
 async def test_of_a_worker_with_hundreds_of_ranks_the_evidence_of_all_is_kept() -> None:
-    """Its agent cut what it sent to 128 ranks."""
+    """Its agent used to send the evidence of only 128 ranks."""
     world = World()
     states = {rank: RankState(step=3, state="S") for rank in range(400)}
     for line in split(EvidenceLine(1, 1, states)):

@@ -1,4 +1,4 @@
-"""`keeping.last_output`: what pods print while they end is read to its last line, and costs nobody else anything."""
+"""`keeping.last_output` reads the output of ending pods to its last line, and delays nothing else."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class World(BaseWorld):
         self.last_output = self.operator()
 
     def operator(self) -> LastOutput:
-        """Another operator, which remembers nothing."""
+        """Returns another operator, which remembers nothing."""
         self.config_maps = JobConfigMaps(self.cluster)
         pods = PodLogs(self.cluster)
         logs = KeptLogs(
@@ -59,7 +59,7 @@ class World(BaseWorld):
         return LastOutput(self.store, pods, logs, evidence, now=lambda: start + clock())
 
     def prints(self, *chunks: str | float, ends: bool = True) -> None:
-        """What bert-1 still prints, and how many seconds pass in between."""
+        """Sets bert-1's remaining output: texts, and the seconds between them."""
 
         async def follow() -> AsyncIterator[bytes]:
             for chunk in chunks:
@@ -83,7 +83,7 @@ async def test_a_pod_that_ends_is_read_to_its_last_line() -> None:
     world.cluster.logs["bert-1"] = "2026-11-21T03:59:00Z step 7\n"
     world.prints(10.0, "2026-11-21T04:00:10Z saved at st", "ep 7\n")
     for _ in range(3):
-        # Each pass asks for all of them.
+        # Each pass asks for all ending pods.
         world.last_output.follow(KEY, world.snapshot())
         await asyncio.sleep(5.0)
     assert world.kept() == "step 7\nsaved at step 7\n" == "".join(f"{line}\n" for line in world.recorded[-1][1].lines)
@@ -128,7 +128,7 @@ async def test_a_deletion_waits_a_second_for_a_log_that_doesnt_come() -> None:
 
 @in_virtual_time
 async def test_a_pod_that_its_kubelet_has_given_up_is_read_though_nobody_deleted_it() -> None:
-    """So it is where a node shuts down, or is short of memory or disk."""
+    """This happens when a node shuts down, or runs out of memory or disk."""
     world = World()
     world.cluster.logs["bert-0"] = "2026-11-21T03:59:00Z saved at step 7\n"
     evicted = b.pod(0, phase="Failed", reason="Evicted", containerStatuses=[b.terminated(143)])
@@ -175,7 +175,7 @@ async def test_a_job_that_keeps_no_output_has_none_read() -> None:
 
 @in_virtual_time
 async def test_a_flood_is_read_slowly_and_only_its_end_is_held() -> None:
-    """10 MB in the grace period, in one line without an end and in short ones."""
+    """In the grace period, 10 MB arrive, both in one endless line and in short lines."""
     world = World()
     world.prints(*["x" * 8_192] * 600, *["2026-11-21T04:00:10Z x\n" * 300] * 600, "2026-11-21T04:00:20Z saved\n")
     clock = asyncio.get_running_loop().time
@@ -225,7 +225,7 @@ def test_the_end_of_a_log_is_the_end_of_what_came_in_whatever_pieces(pieces: lis
 
 
 def reported(world: World, *lines: str, uid: str = "pod-bert-1", first: str = "2026-11-21T03:59:00Z") -> None:
-    """The agent of worker 1 has sent its leader what it printed last; each new stream begins with that."""
+    """Reports the last output of worker 1 as its agent sends it to the leader; each new stream begins with it."""
     begin = round((to_seconds(first) or 0.0) * 1_000)
     line = OutputLine(1, 1, uid, lines, tuple(begin + number for number in range(len(lines))))
     world.last_output.report(KEY, b.JOB_UID, line)
@@ -240,7 +240,7 @@ async def test_what_an_agent_has_sent_is_kept_where_there_is_no_log_to_follow() 
     await asyncio.sleep(5.0)
     assert world.kept() == "step 7\nsaved at step 7\n"
     assert "saved at step 7" in str(world.cluster.objects["configmaps", b.NAMESPACE, "bert-evidence"]["data"])
-    # The leader sends it to the next operator too, which may know of a later pod of that worker already.
+    # The leader also sends it to the next operator, which may already know a later pod of that worker.
     world.last_output = world.operator()
     reported(world, "step 7", "saved at step 7")
     await asyncio.sleep(5.0)

@@ -1,4 +1,4 @@
-"""Kept logs share one limit, also where those of several attempts come together (`keeping/logs.py`)."""
+"""Kept logs share one limit, even if logs of several attempts meet (`keeping/logs.py`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from trainmaster_operator.api.kept_logs import LONGEST_LOG, KeptLog
 from trainmaster_operator.controller.keeping.logs import joined, share_out
 
-# Less is no log's share: the operator keeps none then.
+# No log gets a smaller share, because the operator then keeps none.
 LEAST = 100
 TIMES = st.integers(1_700_000_000_000, 1_900_000_000_000)
 LINES = st.lists(st.tuples(st.text(alphabet="xé", max_size=30), TIMES), max_size=6)
@@ -48,7 +48,7 @@ def test_an_older_log_comes_first_and_loses_its_beginning() -> None:
 
 
 def test_one_pods_log_leaves_the_others_theirs() -> None:
-    """Of 1,000 workers, one after the other is drained."""
+    """The 1,000 workers are drained one after the other."""
     shares = share_out(range(1_000), 512 * 1024, {0})
     assert shares[0] == LONGEST_LOG and shares[999] > 400 and sum(shares.values()) <= 512 * 1024
     data: dict[str, str | None] = {}

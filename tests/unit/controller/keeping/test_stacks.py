@@ -1,4 +1,4 @@
-"""`keeping.stacks`: what the workers answer to a request is kept, of the newest one only, bounded and harmless."""
+"""`keeping.stacks` keeps the workers' answers to the newest request only, bounded and escaped."""
 
 from __future__ import annotations
 

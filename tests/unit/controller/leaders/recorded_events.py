@@ -1,4 +1,4 @@
-"""`StreamEvents` that keeps what it gets."""
+"""Implements `StreamEvents` by recording every event."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainmaster_operator.wire.stream import EvidenceLine, OutputLine
 
 @dataclass
 class RecordedEvents:
-    """What streams had to say to others than the store."""
+    """Records the events that streams report to components other than the store."""
 
     on_unauthorized: Callable[[str], None] = lambda _: None
     progress: list[bool] = field(default_factory=list)

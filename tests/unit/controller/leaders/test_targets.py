@@ -1,4 +1,4 @@
-"""`leaders.targets`: which agents of a job the operator watches, and for which workers."""
+"""`leaders.targets` decides which agents of a job the operator watches, and for which workers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_only_agents_that_run_are_watched_in_rank_order() -> None:
 
 
 def test_a_worker_without_a_pod_may_report() -> None:
-    """Its next pod may have joined, and finished, before the pass that opened the attempt has planned anew."""
+    """Its next pod may have joined, and finished, before the pass that opened the attempt has made a new plan."""
     found = planned(JobStatus(phase="Restarting", attempt=1), b.pod(0, assigned=b.assignment(1, workers=(0,))))
     assert found is not None
     assert found.workers == {0, 1}

@@ -1,4 +1,4 @@
-"""Tokens for /metrics are reviewed rarely: invented ones cost the API server little and keep nobody out."""
+"""Tokens for /metrics are reviewed rarely, so invented ones cost the API server little and lock nobody out."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trainmaster_operator.controller.observability.endpoints import (
 
 
 class Reviews:
-    """Reviews is the API server: it knows `good`, and counts the tokens that it is asked about."""
+    """Stands for the API server: it knows `good`, and counts the tokens that it must review."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -48,7 +48,7 @@ def scrapers(reviews: Reviews) -> Scrapers:
 
 
 async def status_of(asked: Scrapers, token: str, address: str = "10.0.0.1") -> int:
-    """Returns the answer's status."""
+    """Returns the status of the answer."""
     try:
         await asked.require(f"Bearer {token}", address)
     except NotAdmitted as error:

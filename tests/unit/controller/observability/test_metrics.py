@@ -1,4 +1,4 @@
-"""`observability.metrics`: what /metrics shows of the operator and of each job."""
+"""`observability.metrics` shows metrics of the operator and of each job on /metrics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def condition(kind: str, status: str, reason: str, at: str) -> dict[str, str]:
 
 
 def shown(jobs: Iterable[Job], now: float = NOON) -> list[str]:
-    """The series of these jobs, without the labels that all of them have."""
+    """Returns the series of these jobs, without the labels that all of them share."""
     metrics = OperatorMetrics(lambda: now)
     metrics.count_jobs(jobs)
     lines = [line for line in metrics.text().decode().splitlines() if line.startswith("trainmaster_job_")]

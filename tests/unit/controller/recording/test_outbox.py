@@ -1,4 +1,4 @@
-"""`recording.outbox`: what waits for the history is bounded and in order, and a job's newest record is the last."""
+"""`recording.outbox` keeps records for the history in order, within bounds, and always with a job's newest record."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_whatever_comes_it_is_bounded_ordered_counted_and_ends_with_the_newest(s
         sent = [one for one in delivered if (one.uid, one.kind) == (uid, "job")]
         if jobs and not box.lost:
             assert sent[-1] == jobs[-1]
-            # The history's facts are all there.
+            # The history gets every change of the facts.
             changes = [one.facts for at, one in enumerate(jobs) if at == 0 or jobs[at - 1].facts != one.facts]
             facts = [one.facts for at, one in enumerate(sent) if at == 0 or sent[at - 1].facts != one.facts]
             assert facts == changes
@@ -175,7 +175,7 @@ def test_whatever_comes_it_is_bounded_ordered_counted_and_ends_with_the_newest(s
 
 @pytest.mark.parametrize("kind", ["sample", "job", "other"])
 def test_a_full_outbox_takes_as_long_as_an_empty_one(kind: EntryKind) -> None:
-    """Bounded work for each record: 200,000 into room for 2,000 would take minutes by a search from the front."""
+    """A search from the front would take minutes to put 200,000 records into room for 2,000."""
     box, counted = outbox(2_000)
     for number in range(200_000):
         box.put(entry(kind, str(number % 5_000), "", facts=number))
@@ -280,7 +280,7 @@ REPORTS = st.fixed_dictionaries(
 
 @given(st.dictionaries(st.integers(0, 2**31 - 1), REPORTS, min_size=1, max_size=5))
 def test_whatever_a_rank_reports_its_sample_is_the_record_that_it_should_be(reported: dict[int, Any]) -> None:
-    """A line that is none would cost all the records that are sent with it."""
+    """An invalid line would cost all the records that are sent with it."""
     ranks = {rank: RankProgress.salvage(data) for rank, data in reported.items()}
     reports = [(rank, 3, progress) for rank, progress in ranks.items() if progress is not None]
     record = read(sample_line(7.25, KEY, 3, reports))

@@ -1,4 +1,4 @@
-"""`recording.recorder`: what is recorded of jobs, when, and how seldom; and that none of it is raised."""
+"""`recording.recorder` decides what to record of jobs, when and how often, and never raises an error."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ IDENTITY = JobIdentity(b.NAMESPACE, "bert", b.JOB_UID)
 
 
 class Unsent:
-    """Unsent is a sender that sends nothing."""
+    """Stands for a sender, and sends nothing."""
 
     async def run(self) -> None:
         await asyncio.Event().wait()
@@ -70,13 +70,13 @@ class World(BaseWorld):
         self.recorder.written(self.put(JOBS, b.job(status=status)))
 
     def report(self, worker: int, attempt: int = 1, at: float = 1.0, **ranks: dict[str, Any]) -> None:
-        """Have a worker report; the ranks are given as `r0={"step": 3}`."""
+        """Lets a worker report; the ranks are given as `r0={"step": 3}`."""
         progress = {int(rank[1:]): RankProgress(**fields) for rank, fields in ranks.items()}
         line = ProgressLine(attempt=attempt, worker=worker, ranks=progress)
         self.store.record_progress(KEY, line, at, most_ranks=10_000)
 
     def records(self) -> list[Record]:
-        """Returns what was recorded since it was asked last."""
+        """Returns the records since the last call."""
         found = [parse_record(json.loads(entry.line)) for entry in self.outbox.take(1_000_000_000)]
         self.outbox.done()
         return found
@@ -221,7 +221,7 @@ async def test_a_job_of_many_ranks_is_sampled_less_often_and_in_a_thread(monkeyp
             world.report(0, at=time.monotonic(), **many)
             await asyncio.sleep(0.02)
         sampled = len(world.samples())
-        # Five a second; the first at once, and the machine is slow.
+        # At most five are recorded a second, the first at once; the machine may be slow.
         assert 2 <= sampled <= 7
 
 

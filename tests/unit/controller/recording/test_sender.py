@@ -1,4 +1,4 @@
-"""`recording.sender`: requests carry the token from a file, and no message quotes it."""
+"""`recording.sender` sends requests with the token from a file, and no message quotes the token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`watching.gangs`: types of gang schedulers come and go."""
+"""`watching.gangs` notices when types of gang schedulers are installed or removed."""
 
 from __future__ import annotations
 

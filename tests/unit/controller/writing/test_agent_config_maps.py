@@ -1,4 +1,4 @@
-"""`writing.agent_config_maps`: each namespace's agent is made once, believed only as its name says, and tidied up."""
+"""`writing.agent_config_maps` makes each namespace's agent once, trusts it only if its name matches, and tidies up."""
 
 from __future__ import annotations
 

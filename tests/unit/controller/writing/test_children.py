@@ -1,4 +1,4 @@
-"""`writing.children`: children are created, then applied; nothing of another owner's is written over."""
+"""`writing.children` creates children, then applies them, and never overwrites another owner's object."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .world import World
 
 
 def from_create(name: str = "bert") -> dict[str, Any]:
-    """A set whose fields are still the create's, as a real API server shows it."""
+    """Returns a StatefulSet whose fields still belong to the create, as a real API server shows it."""
     made = b.child("StatefulSet", name)
     entry = {
         "manager": "trainmaster",
@@ -37,7 +37,7 @@ async def test_the_first_write_of_a_child_is_a_create_and_the_next_an_apply() ->
 
 
 async def test_an_object_that_somebody_made_a_moment_ago_is_not_written_over() -> None:
-    """It is there after the job was decided on and before our write, which is when a forced apply would take it."""
+    """It was made after the decision and before our write, and a forced apply would overwrite it."""
     world = World()
     snapshot = world.snapshot()
     world.cluster.put(SERVICES, b.child("Service", owner_uid=None))
@@ -73,7 +73,7 @@ async def test_a_late_apply_of_an_operator_that_was_deposed_loses() -> None:
 
 @pytest.mark.parametrize(("changes", "applied"), [(1, True), (2, True), (3, False)])
 async def test_a_set_whose_status_alone_has_moved_on_is_applied_to_all_the_same(changes: int, applied: bool) -> None:
-    """As pods come and go while the watch is behind; not for ever, because others wait for this pass."""
+    """The status changes while pods come and go and the watch lags. Retries are limited: other jobs are waiting."""
     world = World()
     await world.write(b.child("StatefulSet"))
     apply, left = world.cluster.apply, changes
@@ -101,14 +101,14 @@ async def test_an_object_that_was_deleted_and_made_anew_by_somebody_is_not_adopt
     world.cluster.remove(STATEFUL_SETS, b.NAMESPACE, "bert")
     world.cluster.put(STATEFUL_SETS, b.child("StatefulSet", owner_uid=None, rendered_hash="theirs"))
     for error in (Conflict, Refused):
-        # First it isn't what was decided on, then it isn't the job's.
+        # At first the object isn't the one that was decided on, and then it isn't the job's.
         with pytest.raises(error):
             await world.write(b.child("StatefulSet", rendered_hash="h2"))
     assert world.stored("statefulsets")["metadata"]["annotations"] == {"trainmaster.dev/rendered-hash": "theirs"}
 
 
 async def test_a_child_that_is_gone_is_not_made_again_by_an_apply() -> None:
-    """It may have gone with its job; the next decision shows it."""
+    """It may have been deleted with its job; the next decision will see that."""
     world = World()
     await world.write(b.child("StatefulSet"))
     world.cluster.remove(STATEFUL_SETS, b.NAMESPACE, "bert")

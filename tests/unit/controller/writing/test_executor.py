@@ -1,4 +1,4 @@
-"""`writing.executor`: status is written first, and never what was decided on something that is no longer so."""
+"""`writing.executor` writes the status first, and writes nothing that was decided on outdated facts."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from trainmaster_operator.wire.names import ASSIGNMENT_ANNOTATION, TOUCHED_ANNOT
 @dataclass
 class World(BaseWorld):
     pushed: list[Assignment] = field(default_factory=list)
-    # The writes until the end of the last push.
+    # The number of writes before the last push.
     written: dict[tuple[str, str], int] = field(default_factory=dict)
     asked: list[CollectStacks] = field(default_factory=list)
     now: float = 1_000.0
@@ -101,7 +101,7 @@ def running(**fields: Any) -> JobStatus:
 
 
 async def test_a_write_that_is_refused_for_a_day_is_still_tried_once_a_minute() -> None:
-    """Each minute; a double holds 1,024 doublings."""
+    """It is tried once a minute; a double holds only 1,024 doublings."""
     world = World()
     for _ in range(1_440):
         world.store.record_refusal(KEY, RefusedWrite("apply Service bert", "Forbidden", "quota", 0.0), 0.0)
@@ -117,7 +117,7 @@ async def test_status_is_written_before_any_action_and_read_back_into_the_store(
     assert writes == [
         ("patch status", "DistributedTrainingJob"),
         ("create", "Service"),
-        # Once for a namespace.
+        # The Secret is created once for a namespace.
         ("create", "Secret"),
         ("create", "StatefulSet"),
     ]
@@ -169,7 +169,7 @@ async def test_an_operator_that_has_just_started_writes_progress_when_the_report
 
 
 async def test_progress_that_was_decided_on_an_old_view_is_not_written() -> None:
-    """A deposed leader's numbers would stand beside the state that its successor wrote."""
+    """Otherwise a deposed leader's numbers would be beside the state that its successor wrote."""
     world = World()
     await world.execute(b.decided(running(progress=Progress(step=1))))
     snapshot = world.snapshot()
@@ -349,7 +349,7 @@ async def test_nobody_waits_for_the_last_lines_of_a_spare() -> None:
         "worker-2.log": "step 1\n",
     }
     read = [name for verb, _, name in world.cluster.order if verb == "log"]
-    # Of an empty one the log of the container before is read too, as always.
+    # If a log is empty, the previous container's log is read too, as always.
     assert (read.count("bert-1"), read.count("bert-3")) == (1, 2)
 
 
@@ -358,7 +358,7 @@ async def test_logs_are_being_read_before_pods_are_deleted_or_scaled_away() -> N
     world.add_pods(3)
     status = JobStatus(phase="Running", attempt=1)
     deleted = DeletePod(b.ref(0), "it is to be replaced")
-    # The set has two pods from now on.
+    # From now on the set has two pods.
     await world.execute(b.decided(status, Apply(b.child("StatefulSet")), deleted))
     verbs = ("patch status", "follow", "apply", "delete")
     assert [(verb, name) for verb, _, name in world.cluster.order if verb in verbs] == [
@@ -368,7 +368,7 @@ async def test_logs_are_being_read_before_pods_are_deleted_or_scaled_away() -> N
         ("follow", "bert-0"),
         ("delete", "bert-0"),
     ]
-    # The kubelet of a node that is lost has no log to give.
+    # The kubelet of a lost node returns no log.
     await world.execute(b.decided(status, DeletePod(b.ref(1), "its node is lost", force=True)))
     assert world.cluster.calls["follow", "Pod"] == 2
 

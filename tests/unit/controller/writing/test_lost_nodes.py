@@ -1,4 +1,4 @@
-"""`writing.executor`: a node is read live before a pod is deleted by force."""
+"""`writing.executor` reads a node from the API server before it deletes a pod by force."""
 
 from __future__ import annotations
 

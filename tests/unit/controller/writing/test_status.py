@@ -1,4 +1,4 @@
-"""`writing.status`: the patch turns any status of the server into the decided one."""
+"""`writing.status` makes a patch that turns any status on the server into the decided one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One job in a faked cluster, and the writer of its children."""
+"""Holds one job in a fake cluster, and the writer of its children."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class World(BaseWorld):
         self.put(JOBS, b.job())
 
     def restart(self) -> None:
-        """Another operator comes, or this one starts again: it remembers nothing."""
+        """Starts another operator, or this one again: it remembers nothing."""
         self.agents = AgentConfigMaps(self.cluster, self.store, ZIPAPP, interval=60.0)
         self.writer = ChildWriter(self.cluster, self.store, AgentsSecrets(self.cluster, KEYS), self.agents)
 
@@ -31,5 +31,5 @@ class World(BaseWorld):
         await self.writer.write(KEY, snapshot or self.snapshot(), manifest)
 
     def writes(self) -> list[tuple[str, str]]:
-        """Returns the writes of children; the agents' Secret is none, and is written once for a namespace."""
+        """Returns the writes of children, without the agents' Secret, which is written once for a namespace."""
         return [(verb, kind) for verb, kind, _ in self.cluster.order if verb != "get" and kind != "Secret"]

@@ -1,4 +1,4 @@
-"""Assignments: which pods get one, and which are touched because their agents haven't seen it."""
+"""The operator decides which pods get an assignment, and touches pods whose agents haven't seen theirs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class TestAssignments:
 
 
 class TestFinishedWorkers:
-    """Attempt 1 names its pods once a worker has finished, so that no later pod of that worker trains it again."""
+    """In attempt 1, pods are named once a worker has finished, so no later pod of that worker repeats the attempt."""
 
     def decided(self, now: float, **worker: Any) -> list[str]:
         of = job(running())

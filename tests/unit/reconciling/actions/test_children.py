@@ -1,4 +1,4 @@
-"""The job's children: what is written, and what is left alone."""
+"""The operator writes a job's children, and leaves other objects alone."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def with_agent(around: Observed, agent: AgentConfigMap | None) -> Observed:
 
 
 def waiting(seconds: float, **fields: Any) -> Observed:
-    """One pod has had a node for so long, and no container."""
+    """Returns two pods, one of which has had a node for so long without a container."""
     given = pod(
         1,
         phase="Pending",

@@ -1,4 +1,4 @@
-"""Pods that their node doesn't end."""
+"""The operator deletes pods by force if their node doesn't end them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ POLICY: dict[str, Any] = {"failurePolicy": {"nodes": {"lostAfterSeconds": 30}}}
 
 
 def silent(worker: int = 1) -> Report:
-    """Returns the report that the leader makes for it."""
+    """Returns the report that the leader makes for a silent worker."""
     return said(
         worker,
         "Failed",
@@ -101,7 +101,7 @@ def test_it_trains_on_in_its_pod_when_it_connects_again() -> None:
 
 @pytest.mark.parametrize("seen", [beside(), observed(stream=stream(workers=(0,))), observed(stream=StreamView())])
 def test_its_pod_is_replaced_when_it_stays_silent(seen: Observed) -> None:
-    """An operator that has received nothing of it itself does so too."""
+    """An operator that hasn't heard from the worker itself does the same."""
     early = decided(job(held(), **POLICY), seen, NOW + 29)
     assert "Delete bert-1" not in kinds(early)
     assert early.requeue_after is not None
@@ -116,7 +116,7 @@ def test_its_pod_is_replaced_when_it_stays_silent(seen: Observed) -> None:
 
 
 def test_a_container_that_ended_is_not_waited_for() -> None:
-    """The kubelet has started it again; its agent joins in a moment."""
+    """The kubelet has restarted it, and its agent joins in a moment."""
     again = container(restarts=1, last_end=ended(137))
     status = decided(job(running(), **POLICY), beside(given=pods(pod(1, worker_container=again)))).status
     assert (status.phase, status.attempt) == ("Starting", 2)
@@ -134,7 +134,7 @@ def test_an_elastic_job_goes_on_without_it() -> None:
 
 
 def test_a_pod_that_is_replaced_on_purpose_is_no_other_cause_of_the_failure() -> None:
-    """Within the seconds in which a stronger cause still replaces the recorded one."""
+    """This holds during the seconds in which a stronger cause still replaces the recorded one."""
     quick: dict[str, Any] = {"failurePolicy": {"nodes": {"lostAfterSeconds": 1}}}
     status = decided(job(running(), **quick), beside()).status
     for now, given in ((1.2, pod(1, deleting=True)), (1.4, pod(1, uid="new"))):

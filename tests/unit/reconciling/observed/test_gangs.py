@@ -1,4 +1,4 @@
-"""Gangs: the PodGroup stands before the first pod and goes after the last, and waiting for its nodes is no failure."""
+"""The PodGroup exists before the first pod and until the last one is gone, and waiting for nodes is no failure."""
 
 from __future__ import annotations
 

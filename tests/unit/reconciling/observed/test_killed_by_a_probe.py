@@ -1,4 +1,4 @@
-"""Workers whose agents the kubelet's probe has ended: named so, and counted once however many stood still."""
+"""If the kubelet's probe ends agents, the status names the cause, and counts it once however many agents stalled."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MESSAGE = "the kubelet: Container worker failed liveness probe, will be restarte
 
 
 def killed(worker: int, *, ago: float = 1.0, report: Report | None = None) -> PodView:
-    """Its container has ended, and started again."""
+    """Returns a pod whose container has ended and started again."""
     end = ended(137 if report is None else 143, ago=ago, message="step 17" if report is None else "", report=report)
     return pod(worker, worker_container=container(restarts=1, last_end=end, started_at=NOW - ago))
 
@@ -60,7 +60,7 @@ def test_an_agent_that_was_well_and_only_out_of_the_kubelets_reach_gets_a_remedy
 
 
 def test_an_old_kill_explains_no_later_stop() -> None:
-    """Of a rank that the next attempt's failure elsewhere has stopped."""
+    """In the next attempt, a failure elsewhere has stopped the rank."""
     failed, stopped = said(0, "Failed", 2), said(1, "Stopped", 2, exit_code=143)
     before = running(2, pod_restart_counts=[0, 1])
     given = around(failed, stopped, given=killed(1, ago=50.0), ago=50.0, attempt=2)
@@ -70,7 +70,7 @@ def test_an_old_kill_explains_no_later_stop() -> None:
 
 
 def test_another_agent_that_stood_still_meanwhile_joins_the_attempt_that_opened_without_it() -> None:
-    """Its probe's turn comes seconds later. It is the same event: nothing more is counted, nobody starts again."""
+    """Its probe fails seconds later. It is the same event, so no failure is added and no rank is restarted."""
     opened = running(2, phase="Starting", ago=20.0, restarts=1)
     other = said(1, "Starting", 2, ago=19.0)
     given = replace(around(other, given=killed(0), attempt=2), stream=stream(2, (1,)))
@@ -78,7 +78,7 @@ def test_another_agent_that_stood_still_meanwhile_joins_the_attempt_that_opened_
     assert (status.phase, status.attempt, status.restarts, status.failures) == ("Starting", 2, 1, [])
     assert status.pod_restart_counts == [1, 0]
 
-    # The events of an hour ago may be gone; the status remembers.
+    # The events of an hour ago may be gone, but the status still has them.
     forgotten = replace(given, kills={})
     assert decided(job(status), forgotten, NOW + 4_000).status.attempt == 2
     joined = replace(given, reports=(other, said(0, "Starting", 2, ago=-1.0)))
@@ -90,7 +90,7 @@ def test_one_that_had_begun_the_attempt_has_ended_it() -> None:
     reports = (said(0, "Starting", 2, ago=399.0), said(1, "Starting", 2, ago=399.0))
     status = decided(job(opened), around(*reports, given=killed(0), attempt=2)).status
     assert (status.attempt, status.restarts) == (3, 2)
-    # Its report may have been lost too: its next life has the saved one.
+    # Its report may have been lost too, because the restarted agent sends the saved one.
     lost = said(0, "Failed", 2, reason="AgentLost", exit_code=69, error="without a report")
     status = decided(job(opened), around(reports[1], lost, given=killed(0), attempt=2)).status
     assert (status.attempt, status.restarts) == (3, 2)

@@ -1,4 +1,4 @@
-"""Attempts: how they begin, end, wait and follow each other."""
+"""The operator begins, ends and delays attempts, and opens the next ones."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_a_bystander_alone_starts_the_next_attempt_and_the_culprit_corrects_the_
 
 
 def test_a_container_that_ended_after_its_agents_report_of_an_attempt_ended_that_one_however_young_it_is() -> None:
-    """Its peer is faster; the kubelet's crash back-off has its pod replaced, so no later life of it will say so."""
+    """Its peer reports first. The pod never reports: because of the kubelet's crash back-off, it is replaced."""
     opened = running(2, ago=2.4, restarts=1, pod_restart_counts=[0, 1])
     peer = said(0, "Failed", 2, reason="Error", culprit=False)
     pair = [pod(1, worker_container=container("terminated", restarts=1, end=ended(137, ago=ago))) for ago in (1, 2.3)]
@@ -203,7 +203,7 @@ def test_an_agent_that_stopped_opens_no_attempt_before_its_pods_deletion_can_sho
     shown = decided(job(first.status), observed(stopped, given=[pod(0), pod(1, deleting=True)]), NOW + 0.3).status
     assert (shown.attempt, shown.restarts, shown.disruptions) == (1, 0, 1)
     assert shown.failures[0].reason == "PodDeleted"
-    # Without a deletion, the container restarts in its pod.
+    # If the pod isn't deleted, the container restarts in it.
     kept = decided(job(first.status), observed(stopped), NOW + 2).status
     assert (kept.attempt, kept.restarts, kept.disruptions) == (2, 1, 0)
 
@@ -219,7 +219,7 @@ def test_a_silent_worker_is_waited_for_until_its_node_would_be_known_as_lost() -
     held = job(decision.status, **NO_RESTARTS)
     assert decided(held, observed(bystander), NOW + 99).status.phase == "Restarting"
     assert decided(held, observed(bystander), NOW + 100).status.phase == "Failed"
-    # Its report, or its node's condition, settles it.
+    # The pod's report or its node's condition settles the cause.
     assert decided(held, observed(bystander, said(1, "Stopped")), NOW + 30).status.phase == "Failed"
     taken = pod(1, deleting=True, disruption="DeletionByTaintManager")
     lost = decided(held, observed(bystander, given=[pod(0), taken]), NOW + 90)
@@ -263,7 +263,7 @@ def test_a_lost_pod_holds_the_group_and_costs_nothing(lost: PodView | None, reas
     [(None, "PodDeleted"), ("DeletionByPodGC", "NodeLost"), ("EvictionByEvictionAPI", "Evicted")],
 )
 def test_a_pod_that_is_gone_is_reported_as_it_was_last_observed(disruption: str | None, reason: str) -> None:
-    """Its last change and its deletion often come together."""
+    """Its last change and its deletion often arrive together."""
     around = replace(observed(given=[pod(0)]), gone={"uid-1": pod(1, disruption=disruption)})
     failure = decided(job(running()), around).status.failures[0]
     assert (failure.reason, failure.worker, failure.pod, failure.node) == (reason, 1, "bert-1", pod(1).node)
@@ -278,12 +278,12 @@ def test_a_lost_node_that_shows_late_undoes_what_its_peers_cost() -> None:
     late = decided(job(early), silent, NOW + 60).status
     assert (late.restarts, late.disruptions) == (0, 1)
     assert [(item.attempt, item.reason) for item in late.failures] == [(2, "NodeLost")]
-    # So too where the loss was seen while the first attempt's cause was still being settled.
+    # This also holds if the loss was seen while the first attempt's cause was still being settled.
     settled = decided(job(early), silent, NOW + 1).status
     assert (settled.failures[0].attempt, settled.failures[0].reason) == (1, "NodeLost")
     again = decided(job(settled), silent, NOW + 1).status
     assert (again.restarts, again.disruptions, len(again.failures)) == (0, 1, 1)
-    # A worker that took part in the second attempt was there: the first one's end had another cause.
+    # Worker 1 took part in the second attempt, so the first one's end had another cause.
     reported = observed(said(1, "Running", attempt=2), given=[pod(0), lost], attempt=2)
     both = decided(job(early), reported, NOW + 60).status
     assert (both.restarts, both.disruptions, len(both.failures)) == (1, 1, 2)

@@ -1,4 +1,4 @@
-"""Who ended an attempt: chosen among all reports, not by who was first."""
+"""The cause of an attempt's end is chosen among all reports; the first report doesn't decide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker that the kubelet's crash back-off keeps waiting gets a new pod, as part of the restart that is under way."""
+"""If the kubelet's crash back-off delays a worker, the worker gets a new pod as part of the current restart."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from trainmaster_operator.rendering import Settings
 
 
 def exited(worker: int = 1, attempt: int = 1, *, restarts: int = 1, ago: float = 1.0, **fields: Any) -> PodView:
-    """A pod whose container has ended with its agent's report, and had been started again so many times before."""
+    """Returns a pod whose container has ended with its agent's report, after so many restarts."""
     end = ended(1, ago=ago, report=said(worker, "Failed", attempt, ago=ago))
     return pod(worker, worker_container=container("terminated", **{"restarts": restarts, "end": end, **fields}))
 
 
 def waiting(message: str, *, restarts: int = 1, ago: float = 1.0, reason: str = "CrashLoopBackOff") -> PodView:
-    """The same when the kubelet says that it waits."""
+    """Returns the same pod while the kubelet delays its restart."""
     end = ended(1, ago=ago, report=said(1, "Failed", ago=ago))
     view = container("waiting", restarts=restarts, last_end=end, reason=reason, message=message)
     return pod(1, worker_container=view)
@@ -53,7 +53,7 @@ def test_the_pod_is_deleted_while_the_attempt_is_held_and_reported_once() -> Non
     status = decision.status
     assert (status.phase, status.attempt, status.restarts, status.disruptions) == ("Restarting", 1, 1, 0)
     assert status.replacing_pod_uids == ["uid-1"]
-    # The template first: what comes in the pod's place must not begin the attempt again.
+    # The template comes first, because the new pod must not begin the old attempt again.
     assert kinds(decision) == ["Assign 1 Hold to bert-0", "Apply StatefulSet x2", "Delete bert-1"]
     assert happened(decision) == ["Error", "ReplacingPods"]
     (shown,) = [item for item in status.conditions if item.type == "Running"]
@@ -71,7 +71,7 @@ def test_the_pod_is_deleted_while_the_attempt_is_held_and_reported_once() -> Non
     ids=["on its way out", "gone", "replaced"],
 )
 def test_its_loss_is_no_disruption_and_one_attempt_opens_when_the_new_pod_is_there(around: tuple[PodView, ...]) -> None:
-    # Within the time in which a stronger cause replaces a recorded one; the operator may be another one by now.
+    # A stronger cause could still replace the recorded one, and the operator may be another one by now.
     status = decided(job(answer(exited()).status), observed(given=around), NOW + 0.5).status
     assert (status.restarts, status.disruptions, status.failures[0].reason) == (1, 0, "Error")
     if around[-1].uid == "new":
@@ -123,7 +123,7 @@ def test_nobody_else_is_replaced(view: PodView) -> None:
 
 
 def killed(restarts: int = 1, ran: float = 60.0, reason: str = "Error") -> PodView:
-    """A pod whose container was ended a second ago without a report, after so many seconds."""
+    """Returns a pod whose container was killed a second ago without a report, after so many seconds."""
     end = replace(ended(137, reason), started_at=NOW - 1.0 - ran)
     return pod(1, worker_container=container("terminated", started_at=None, restarts=restarts, end=end))
 
@@ -151,7 +151,7 @@ def test_an_agent_that_was_killed_at_work_is_not_waited_for(view: PodView, repor
 
 
 def test_a_new_pod_that_dies_by_itself_is_not_replaced_again() -> None:
-    """Its predecessor was heard of; it wasn't."""
+    """The operator had heard from the previous pod, but not from the new one."""
     status = answer(killed()).status
     new = replace(killed(ran=0.5), uid="new")
     later = job(decided(job(status), observed(said(1, "Running"), given=pods(new)), NOW + 0.5).status)
@@ -241,7 +241,7 @@ class TestExitsThatComeToLightLater:
         assert (late.status.phase, late.status.attempt, late.status.replacing_pod_uids) == ("Restarting", 2, ["uid-0"])
         assert (late.status.restarts, late.status.disruptions, len(late.status.failures)) == (1, 0, 1)
         assert "Delete bert-0" in kinds(late)
-        # Its ranks wait for somebody who never comes: no checkpoint to save.
+        # Its ranks wait for a peer that never joins, so they have no checkpoint to save.
         (held,) = [action.assignment for action in late.actions if isinstance(action, Assign)]
         assert (held.state, held.grace_seconds) == ("Hold", 0.4)
         again = decided(job(late.status), observed(given=pods(pod(0, uid="new"), pod(1)), attempt=2), NOW + 1)
@@ -254,7 +254,7 @@ class TestExitsThatComeToLightLater:
 
 
 def test_a_pod_that_has_come_back_by_itself_is_kept() -> None:
-    """The operator was killed between its status and the deletion, and the kubelet was faster than its successor."""
+    """The operator was killed between its status and the deletion, and the kubelet was faster than the next one."""
     status = answer(exited()).status
     decision = decided(job(status), observed(), NOW + 12)
     assert (decision.status.phase, decision.status.attempt) == ("Starting", 2)

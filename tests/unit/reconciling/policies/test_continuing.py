@@ -1,4 +1,4 @@
-"""Continued attempts (`continuing`, `joining`): who trains on when ranks are lost, and how the others come back."""
+"""In continued attempts, ranks continue training after a loss, and the others join later (`continuing`, `joining`)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WORKERS = 3
 
 
 def able(*workers: int, attempt: int = 1, **fields: Any) -> tuple[Report, ...]:
-    """These workers train, and can continue."""
+    """Returns the reports of workers that train and can continue."""
     return tuple(said(worker, "Running", attempt, able=True, **fields) for worker in workers)
 
 
@@ -48,7 +48,7 @@ def training(attempt: int = 1, workers: int = WORKERS, **fields: Any) -> JobStat
 
 
 def without(worker: int, attempt: int = 2, workers: int = WORKERS, **fields: Any) -> JobStatus:
-    """Attempt 2 trains on without a worker (of one rank) since 14 s."""
+    """Returns attempt 2, which has continued training for 14 s without a worker (of one rank)."""
     uids: list[str | None] = [f"uid-{each}" for each in range(workers)]
     values: dict[str, Any] = {
         "continues": 1,
@@ -71,7 +71,7 @@ def why(decision: Decision) -> str:
 
 
 def assigned(decision: Decision, *spec: Any, **fields: Any) -> Assignment:
-    """What the pods are assigned after a decision."""
+    """Returns the assignment that pods get after a decision."""
     of = job(decision.status, **{"workers": WORKERS, **fields})
     return desired_assignment(situation(of, observed(given=all_pods())))
 
@@ -163,7 +163,7 @@ class TestLoss:
 
 
 class TestSeveralRanks:
-    """Workers have two ranks each: worker 1 has the ranks 2 and 3."""
+    """Workers have two ranks each: worker 1 has ranks 2 and 3."""
 
     spec: ClassVar[Any] = {"workers": WORKERS, "processesPerWorker": 2}
 
@@ -203,7 +203,7 @@ class TestSeveralRanks:
 
 
 class TestFallingBack:
-    """Not all ranks that are left can continue: the attempt ends for all of them, as it always did."""
+    """If some of the remaining ranks can't continue, the attempt ends for all of them."""
 
     def test_a_job_whose_ranks_say_nothing_restarts_them_all(self) -> None:
         reports = (said(0, "Running"), said(1, "Failed", rank=1), said(2, "Running"))
@@ -261,7 +261,7 @@ class TestFallingBack:
 
 
 class TestAFaultWhileAGroupForms:
-    """Attempt 2 has opened without worker 1, and another worker is lost before its group has formed."""
+    """Attempt 2 has opened without worker 1, and another worker is lost before the new group has formed."""
 
     def lost(self, *reports: Report) -> Decision:
         cause = {"attempt": 1, "reason": "Signal", "worker": 1, "rank": 1, "failedAt": "2026-11-21T04:00:00Z"}
@@ -291,7 +291,7 @@ class TestAFaultWhileAGroupForms:
 
 
 class TestReturn:
-    """Attempt 2 trains without worker 1 since 14 s."""
+    """Attempt 2 has trained without worker 1 for 14 s."""
 
     def test_a_rank_that_is_ready_joins_and_it_costs_nothing(self) -> None:
         ready = said(1, "Starting", 2, ready=True, uid="uid-new")
@@ -323,7 +323,7 @@ class TestReturn:
         assert shape(decided(job(without(1), workers=WORKERS), around)) == ("Running", 2, 1, [1])
 
     def test_a_pod_that_reported_an_earlier_end_by_exiting_is_lost(self) -> None:
-        """Its agent knew of neither attempt, and the kubelet keeps its container waiting."""
+        """Its agent saw neither attempt, and the kubelet delays its container."""
         end = ended(1, report=said(2, "Failed", 1, rank=2))
         exited = pod(2, worker_container=container("waiting", restarts=3, last_end=end))
         status = training(3, continues=1, absent_ranks=[1], ago=14.0)
@@ -341,7 +341,7 @@ class TestReturn:
         assert decided(job(without(1), workers=WORKERS), around).status.phase == "Succeeded"
 
     def test_the_job_succeeds_when_the_others_finished_before_anybody_could_join(self) -> None:
-        """They ended with 0 while the attempt was opened in which worker 1 was to join them."""
+        """They ended with 0 just as the attempt opened in which worker 1 would have joined them."""
         status = training(3, continues=1, ago=1.0)
         before = [*(said(worker, "Finished", 2) for worker in (0, 2)), said(1, "Starting", 2, ready=True)]
         unaware = [said(1, "Starting", 3), said(0, "Failed", 3, reason="AgentLost", exit_code=69)]
@@ -365,7 +365,7 @@ class TestReturn:
         assert decision.status.progress.step == 120
 
     def test_a_silent_pod_is_replaced_while_the_others_train(self) -> None:
-        """Whichever attempts come and go meanwhile: this one is 3 s old. The limit is 40 s."""
+        """The limit is 40 s, whichever attempts open meanwhile; the current attempt is 3 s old."""
 
         def is_deleted(since: float = 50.0, started: float = 90.0, left: float = 60.0, failed: float = 70.0) -> bool:
             failure = {"attempt": 1, "reason": "AgentLost", "worker": 1, "failedAt": to_text(NOW - failed)}
@@ -398,14 +398,14 @@ class TestAWorkerThatFailsToJoin:
         assert (shape(again), again.status.restarts) == (("Running", 3, 1, [1]), 1)
 
     def test_ranks_that_were_stopped_from_outside_are_started_again_too(self) -> None:
-        """Their agent had SIGTERM, and its container started again."""
+        """Their agent received SIGTERM, and its container was restarted."""
         stopped = said(1, "Stopped", 2, ago=5.5)
         around = observed(*able(0, 2, attempt=2), stopped, given=all_pods(), attempt=2)
         again = decided(job(without(1), workers=WORKERS), around)
         assert (shape(again), again.status.restarts) == (("Running", 3, 1, [1]), 1)
 
     def hung(self, *before: tuple[int, int, str], absent: tuple[int, ...] = (1,)) -> Decision:
-        """Worker 1 hangs before it joins in attempt 5; `before`: attempts, workers and reasons of earlier failures."""
+        """Decides after worker 1 hung in attempt 5; `before` has attempts, workers and reasons of earlier failures."""
         failures = [
             {"attempt": attempt, "worker": worker, "reason": reason, "failedAt": "2026-11-21T03:00:00Z"}
             for attempt, worker, reason in before
@@ -502,7 +502,7 @@ class TestElastic:
         assert (decision.status.phase, decision.status.resizing) == ("Restarting", True)
 
     def left_out(self, *given: PodView, **fields: Any) -> Decision:
-        """Scaled down from 3 to 2 workers, so worker 2 is the spare. It waits to join, and worker 1 is lost."""
+        """Decides after a loss of worker 1. The job had scaled down to 2 workers, and the spare, worker 2, can join."""
         reports = (*able(0, attempt=2, **fields), said(2, "Starting", 2, ready=True))
         status = without(1, worker_order=[0, 1, 2], absent_ranks=[1, 2])
         around = observed(*reports, given=given, attempt=2, stream=stream(workers=(0, 2)))
@@ -520,7 +520,7 @@ class TestElastic:
         of = job(without(2, worker_order=[0, 1, 2]), workers=2, spares=1, **self.spec)
         decision = decided(of, around)
         assert (shape(decision), decision.status.workers.spares) == (("Running", 2, 1, [2]), 1)
-        # All ranks start anew, and worker 1 isn't there.
+        # All ranks start again, without worker 1.
         anew = observed(said(0, "Failed", 2), said(2, "Starting", 2), given=[pod(0), pod(2)], attempt=2)
         assert decided(of, anew).status.worker_order == [0, 2]
 
@@ -531,7 +531,7 @@ class TestElastic:
 
 
 class TestAWorkerThatTrainsAlone:
-    """Attempt 2 trains with worker 0 alone, whose node is then out of reach: its ranks need nobody."""
+    """Attempt 2 trains with worker 0 alone. Then its node can't be reached, but its ranks don't need any other."""
 
     lost = pod(0, deleting=True, deadline=NOW + 30, disruption="DeletionByTaintManager")
     #: ALONE_SECONDS + UNSEEN_SECONDS, and the ranks' grace.
@@ -603,7 +603,7 @@ class TestNodes:
 
 class TestBooks:
     def test_a_continued_attempt_is_the_same_training(self) -> None:
-        """The step is done, whichever attempt's group did it: the time between two reports is productive."""
+        """Any group may do the step: the time between two reports is productive."""
         progress = {"attempt": 1, "step": 100, "furthestStep": 100, "reportedAt": "2026-11-21T04:00:00Z"}
         spent = {"until": "2026-11-21T04:00:00Z"}
         began = {"start_time": "2026-11-21T04:00:00Z", "progress": progress, "time_spent": spent}

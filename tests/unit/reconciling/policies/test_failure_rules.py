@@ -1,4 +1,4 @@
-"""What a failure costs: rules, defaults, budget, back-off."""
+"""Rules, defaults, the budget and the back-off decide the cost of a failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job's life as a whole: success, suspension, deadlines, deletion, bad specs."""
+"""A job goes through success, suspension, deadlines and deletion, and a bad spec fails it."""
 
 from __future__ import annotations
 
@@ -190,14 +190,14 @@ class TestInvalid:
         status = decision.status
         assert (status.phase, status.attempt, status.completion_time) == ("Failed", 0, to_text(NOW))
         assert decision.actions == ()
-        # What Running says is in the columns of `kubectl get`.
+        # `kubectl get` shows the content of Running in its own columns.
         assert {one.type: one.status for one in status.conditions} == {
             "Accepted": "False",
             "Running": "False",
             "Failed": "True",
         }
         assert {(one.reason, one.message) for one in status.conditions} == {("InvalidSpec", WRONG.message)}
-        # A field's name is no beginning of a sentence.
+        # A sentence doesn't begin with a field's name.
         assert [(event.reason, event.message) for event in decision.events] == [("InvalidSpec", WRONG.message)]
         again = decided(replace(of, status=status), Observed())
         assert (again.status, again.events, again.actions) == (status, (), ())
@@ -232,7 +232,7 @@ class TestInvalid:
         condition = accepted(decision.status)
         assert (condition.status, condition.reason) == ("True", "InvalidSpec")
         assert condition.message.endswith(WRONG.message)
-        # What it has become is still what an older operator accepted.
+        # The children still match the spec that an older operator accepted.
         later = decided(replace(sound, status=decision.status, invalid=WRONG), seen)
         assert later.status.phase != "Failed"
 
@@ -266,7 +266,7 @@ def test_the_scale_subresource_finds_the_pods() -> None:
 
 
 def test_a_leader_that_has_just_said_hello_has_yet_to_report_who_is_up() -> None:
-    """Its kept reports come a moment later, and an operator that starts again has nothing to write for that."""
+    """Its kept reports arrive a moment later, and a restarted operator has nothing to write because of that."""
     status = decided(job(running()), observed(*all_up())).status
     hello = replace(stream(), since=NOW - 0.01)
     between = decided(job(status), observed(stream=hello))

@@ -1,4 +1,4 @@
-"""Rank order by topology: neighbours in rank are near, and nobody trains before the order is known."""
+"""Ranks are ordered by topology, so that neighbours in rank are near, and nobody trains before the order is known."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def assigned(decision: Decision) -> Assignment:
 def test_pods_are_held_until_their_places_are_known() -> None:
     made = decided(job(**PACK), observed(given=(), stream=stream(workers=())))
     assert kinds(made) == ["Apply Service", "Apply StatefulSet x4"]
-    # They have their assignment: nothing is sent, and nothing begins.
+    # The pods have their assignment, so nothing is sent and nothing begins.
     waiting = settled(job(running(**FRESH), **PACK), placed({"node-0": "b"}))
     assert {pod.assignment.attempt for pod in waiting.pods if pod.assignment} == {0}
     assert {pod.assignment.state for pod in waiting.pods if pod.assignment} == {"Hold"}

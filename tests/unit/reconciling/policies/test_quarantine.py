@@ -1,4 +1,4 @@
-"""Nodes that fail again and again are avoided, visibly and reversibly."""
+"""Nodes that fail repeatedly are avoided; the status shows this, and it can be undone."""
 
 from __future__ import annotations
 

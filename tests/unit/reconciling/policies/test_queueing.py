@@ -1,4 +1,4 @@
-"""Kueue: held until admitted, run as admitted, stopped when evicted, and reported in the Workload."""
+"""With Kueue, a job is held until admitted, runs as admitted, stops when evicted, and reports in its Workload."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FLAVORS = {"h100": Placement((("gpu", "h100"),), (TAINT,))}
 
 
 def workload(count: int = 2, admitted: int | None = None, **fields: Any) -> ChildView:
-    """The job's Workload of one pod set; `admitted`: for how many workers, if it is."""
+    """Returns the job's Workload of one pod set. If it is admitted, `admitted` is the number of workers."""
     view = WorkloadView(counts=(("worker", count),))
     if admitted is not None:
         sets = (PodSetAdmission("worker", admitted, ("h100",), Placement((("zone", "one"),))),)
@@ -109,7 +109,7 @@ def test_pods_wait_until_it_is_known_what_the_flavor_means() -> None:
     unread = replace(around(workload(admitted=2)), flavors={})
     decision = decided(job(queued(), **KUEUE), unread)
     assert (decision.status.phase, kinds(decision)) == ("Suspended", [])
-    # An operator that has just started knows no flavors: what trains goes on, and nothing is rendered without them.
+    # A new operator hasn't read the flavors yet: running jobs continue, and it renders nothing until it has.
     restarted = replace(around(workload(admitted=2, pods_ready=True), given=pods(), reports=all_up()), flavors={})
     decision = decided(job(running(), **KUEUE), restarted)
     assert decision.status.phase == "Running"
@@ -171,7 +171,7 @@ def test_the_quota_is_given_back_with_the_last_pod() -> None:
     ],
 )
 def test_after_an_eviction_only_some_go_straight_back_into_the_queue(reason: str, queued_again: bool) -> None:
-    """Kueue says when the others may come back: it finds its own reason in Requeued=False."""
+    """Kueue reports when the others may return: it finds its own reason in Requeued=False."""
     evicted = workload(admitted=2, evicted=reason, message="why", active=not reason.startswith("Deactivated"))
     stopped = decided(job(running(), **KUEUE), around(evicted, given=pods(), reports=all_up()))
     assert (stopped.status.phase, stopped.status.restarts, stopped.status.disruptions) == ("Suspended", 0, 0)
@@ -179,7 +179,7 @@ def test_after_an_eviction_only_some_go_straight_back_into_the_queue(reason: str
     shown = reported(decided(held, around(evicted)))
     assert shown.condition == WorkloadCondition("Requeued", queued_again, reason, "why")
     assert shown.release == "why"
-    # Without quota, and while Kueue's own conditions still say that it was admitted: it doesn't train.
+    # The job doesn't train without quota, even while Kueue's own conditions still show it as admitted.
     for late in ({"reserved": False, "admitted": False}, {"reserved": False}):
         waits = decided(held, around(replace(evicted, workload=replace(evicted.workload or WorkloadView(), **late))))
         assert waits.status.phase == "Suspended"
@@ -188,7 +188,7 @@ def test_after_an_eviction_only_some_go_straight_back_into_the_queue(reason: str
 
 @pytest.mark.parametrize("spec", [{}, {"runPolicy": {"suspend": True}}, ELASTIC])
 def test_a_deactivated_workload_is_neither_resumed_nor_replaced_by_an_active_one(spec: dict[str, Any]) -> None:
-    """Whoever set `spec.active: false` would else be passed over by a suspension, or by kubectl scale."""
+    """Otherwise a suspension, or kubectl scale, would override the user who set `spec.active: false`."""
     off = workload(active=False, evicted="Deactivated", message="The workload is deactivated")
     decision = decided(job(queued(1), **{**KUEUE, **spec}), around(off))
     assert decision.status.phase == "Suspended"

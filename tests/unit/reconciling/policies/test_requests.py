@@ -1,4 +1,4 @@
-"""New code and requested restarts: a planned stop, one attempt more in the same pods, and nothing is counted."""
+"""New code and requested restarts cause a planned stop and one more attempt in the same pods; nothing is counted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OLD, NEW = "a" * 64, "b" * 64
 
 
 def pushed(status: JobStatus, **spec: Any) -> Job:
-    """A job whose attempt has OLD, and whose spec names NEW."""
+    """Returns a job whose attempt has OLD, and whose spec names NEW."""
     return job(status.model_copy(update={"code_digest": OLD}), code={"digest": NEW, "configMap": "bert-code"}, **spec)
 
 
@@ -119,7 +119,7 @@ def test_a_suspended_job_takes_the_code_when_it_goes_on() -> None:
 
 
 def test_a_pod_counts_as_having_seen_an_attempt_only_when_it_has_reported() -> None:
-    """An agent that waits for its code has seen the assignment, and its volume may be late."""
+    """An agent that waits for its code has seen the assignment, but its volume may be late."""
     of = job(running(2, phase="Starting", ago=2.0, code_digest=NEW), code={"digest": NEW, "configMap": "bert-code"})
     around = settled(of, observed(said(0, "Starting", 2), attempt=2, stream=stream(2)))
     assert kinds(decided(of, around)) == ["Touch bert-1"]

@@ -1,4 +1,4 @@
-"""A job of which only a part finds nodes gives them up and asks again, until its time to start is over."""
+"""If only a part of a job finds nodes, the job gives them up and tries again until its startup time is over."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainmaster_operator.api.v1alpha1 import Condition, JobStatus
 from trainmaster_operator.reconciling.observed.snapshot import Observed, PodView, RefusedWrite
 
 STARTUP = 25.0
-# What the simulated world's scheduler says.
+# The message of the simulated world's scheduler.
 ITS_WORDS = "0/1 nodes are available"
 WITHOUT_NODE: dict[str, Any] = {"phase": "Pending", "node": None, "worker_container": None, "unschedulable": ITS_WORDS}
 FRESH: dict[str, Any] = {"phase": "Pending", "pod_uids": [], "pod_restart_counts": []}
@@ -46,7 +46,7 @@ def waiting(worker: int) -> PodView:
 def test_no_history_of_backoffs_postpones_the_end_of_startup_seconds(
     rounds: list[tuple[float, set[int], int]],
 ) -> None:
-    """Worker 2 never finds a node; the others do or don't, and operators come and go."""
+    """Worker 2 never finds a node, the others sometimes do, and operators come and go."""
     world = World(3, **POLICY)
     world.round(0.1)
     began = world.now
@@ -118,7 +118,7 @@ def test_a_job_that_a_quota_lets_make_only_some_pods_gives_them_up_for_a_while()
     status, around = short_of_quota(10.0, pod(0))
     decision = decided(job(status, **POLICY), around)
     assert decision.status.scheduling_backoff and decision.status.next_attempt_time is not None
-    # So long that another job's set is touched meanwhile, and has made its pods.
+    # In this time the operator touches another job's set, which then makes its pods.
     assert to_seconds(decision.status.next_attempt_time) >= NOW + 10
     (message,) = [event.message for event in decision.events if event.reason == "SchedulingBackoff"]
     assert message.startswith("The job gives up its pods until ") and "exceeded quota: few" in message
@@ -153,7 +153,7 @@ def test_what_a_new_failure_leads_to_has_all_of_startup_seconds() -> None:
 
 
 class TestElastic:
-    """A job that can do with fewer workers gives up nothing as long as those have nodes."""
+    """A job that can run with fewer workers gives up nothing as long as those have nodes."""
 
     def test_it_keeps_its_nodes_and_starts_with_what_it_has_before_it_would_fail(self) -> None:
         status, around = half_started(ago=15.0, worker_order=[0, 1])
@@ -172,7 +172,7 @@ class TestElastic:
         assert shown(over.status, "Failed").reason == "Unschedulable"
 
     def test_with_fewer_workers_it_starts_anew(self) -> None:
-        """The time of the larger group was over."""
+        """The startup time of the larger group was over."""
         status = running(
             phase="Restarting",
             ago=30.0,

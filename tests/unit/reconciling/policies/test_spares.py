@@ -1,4 +1,4 @@
-"""A spare takes a lost worker's place: by the lineup of the next attempt, and by the policy `stand_in`."""
+"""A spare takes a lost worker's place: the next attempt's lineup and the policy `stand_in` choose it."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ CREATING = container("waiting", reason="ContainerCreating")
 
 
 def with_spare(status: JobStatus | None = None, spares: int = 1, **spec: Any) -> Job:
-    """A job of two workers and a spare, `bert-2`."""
+    """Returns a job of two workers and a spare, `bert-2`."""
     return job(status or running(worker_order=[0, 1]), spares=spares, **spec)
 
 
 def around(*given: PodView, without: tuple[int, ...] = (), of: int = 3, **fields: Any) -> Observed:
-    """All pods, some of them as given, and every rank up."""
+    """Returns all pods, with the given ones in their places, and every rank up."""
     present = tuple(each for each in pods(*given, workers=of) if each.worker not in without)
     fields.setdefault("stream", stream(workers=[each.worker for each in present]))
     return observed(*all_up(), given=present, **fields)
 
 
 def assigned(decision: Decision) -> Assignment:
-    """The assignment that goes out."""
+    """Returns the assignment that is sent."""
     [assignment] = [action.assignment for action in decision.actions if isinstance(action, Assign)]
     return assignment
 
@@ -173,7 +173,7 @@ def test_a_spare_on_a_node_that_isnt_avoided_and_whose_agent_has_joined_comes_fi
 
 
 class TestReplacedByTheOperator:
-    """The attempt goes on with a spare while the operator replaces the pod."""
+    """The next attempt uses a spare while the operator replaces the pod."""
 
     def test_a_pod_that_the_kubelet_would_keep_waiting(self) -> None:
         report = said(1, "Failed", exit_code=1)
@@ -238,7 +238,7 @@ class TestAWorkerThatDoesntCome:
         assert late.status.worker_order == [0, 2]
 
     def test_or_has_an_agent_that_doesnt_join(self) -> None:
-        """Its node is gone, and Kubernetes doesn't know that yet."""
+        """Its node is gone, but Kubernetes doesn't know that yet."""
         broken = {"attempt": 1, "reason": "PeerLost", "worker": 0, "failed_at": to_text(NOW - 6)}
         status = running(2, phase="Starting", ago=6.0, worker_order=[0, 1], restarts=1, failures=[broken])
         found = observed(said(0, "Starting", 2), given=pods(workers=3), stream=stream(2, workers=(0, 2)), attempt=2)
@@ -303,7 +303,7 @@ class TestElastic:
         assert decided(of, around(attempt=2)).status.phase == "Running"
 
     def test_a_spare_that_is_to_grow_the_group_stands_in_for_nobody(self) -> None:
-        """Or its index would stand in the assignment twice."""
+        """Otherwise its index would be in the assignment twice."""
         of = with_spare(workers=3, **ELASTIC)
         decision = decided(of, around(pod(0, phase="Failed", reason="Evicted")))
         assert decision.status.worker_order == [0, 1]
@@ -348,7 +348,7 @@ def test_a_suspended_job_has_no_spares_either() -> None:
 
 
 def test_a_silent_container_back_off_of_a_planned_stop_keeps_its_grace() -> None:
-    """The pods that a spare has replaced are no part of the attempt, so a resize of it is as planned as any."""
+    """Pods that a spare has replaced aren't in the attempt, so resizing the attempt is still a planned stop."""
     status = running(
         2,
         worker_order=[0, 2],

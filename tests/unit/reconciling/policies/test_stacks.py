@@ -1,4 +1,4 @@
-"""`policies.requests`: which request for stacks is passed on, when, and that it is passed on once."""
+"""`policies.requests` decides which request for stacks to pass on, and when, and passes it on once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def decide(request: str, status: JobStatus, around: Observed | None = None, now:
 
 
 def settled() -> JobStatus:
-    """What a job's status is without a request."""
+    """Returns a running job's status without a request for stacks."""
     return decide("", running()).status
 
 

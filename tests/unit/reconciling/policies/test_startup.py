@@ -191,7 +191,7 @@ def test_a_child_that_can_never_be_made_fails_the_job_at_once_with_the_servers_w
     [
         replace(NEVER, reason="HTTP 400", message="<html>the proxy is out of sorts</html>"),
         replace(NEVER, reason="Forbidden", message="statefulsets.apps is forbidden: exceeded"),
-        # What the policies of a cluster forbid, they may allow later, whatever code they answer with.
+        # If a cluster's policies forbid something now, they may allow it later, whatever code they answer with.
         replace(NEVER, message='admission webhook "policy.example.com" denied the request: no team label'),
         replace(NEVER, message="statefulsets.apps is forbidden: ValidatingAdmissionPolicy 'team' denied request: no"),
         replace(NEVER, reason="BadRequest", message='admission webhook "policy.example.com" denied the request'),

@@ -1,4 +1,4 @@
-"""The status after a pass: the counts of workers, and that a spoiled status breaks nothing."""
+"""After a pass, the status counts the workers correctly, and a damaged status breaks nothing."""
 
 from __future__ import annotations
 

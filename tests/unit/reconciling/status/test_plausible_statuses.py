@@ -1,4 +1,4 @@
-"""Whatever ranks report and whatever stands in a status, `decide` answers, and what it writes is JSON."""
+"""`decide` answers whatever the ranks' reports and the job's status contain, and writes valid JSON."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_sum_and_a_product_beyond_a_floats_range_are_left_out() -> None:
 @given(damaged(STATUS), st.sampled_from(["up", "failed", "gone"]), st.sampled_from([NOW, 0.0, 1e12]))
 def test_no_status_keeps_decide_from_answering(raw: Any, what: str, now: float) -> None:
     try:
-        # Of numbers beyond a float's range the API server would have none.
+        # The API server would refuse numbers beyond a float's range.
         json.dumps(raw, allow_nan=False)
         status = JobStatus.model_validate(raw)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""The progress in the status: what it says, how often it is written, and what outlives an attempt."""
+"""The status shows progress, is written only so often, and keeps some values across attempts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainmaster_operator.wire.stream import Recovery
 
 
 def ranks(**fields: Any) -> dict[int, dict[int, RankProgress]]:
-    """Two workers of one rank; rank 0 as given, rank 1 a step behind."""
+    """Returns the progress of two workers of one rank: rank 0's as given, and rank 1's a step behind."""
     first = RankProgress(**{"step": 100, "total_steps": 1000, "loss": 0.5, "samples_per_second": 10.04, **fields})
     return {1: {1: RankProgress(step=99, loss=9.0, samples_per_second=10.0)}, 0: {0: first}}
 
@@ -53,7 +53,7 @@ def test_it_is_published_every_few_seconds_only() -> None:
 
 
 def test_the_last_report_before_a_silence_is_published_too() -> None:
-    """Ranks that hang report nothing more; what they said last came soon after what is published."""
+    """Ranks that hang report nothing more, and their last report came soon after the published one."""
     status = decided(job(running()), training()).status
     silent = training(NOW + 1, step=200)
     waiting = decided(job(status), silent, NOW + 4)
@@ -170,7 +170,7 @@ def test_it_is_recorded_when_all_workers_that_time_their_way_are_through() -> No
 
 
 def test_it_is_recorded_once_and_is_worth_a_write() -> None:
-    # Progress is young, so nothing else is due.
+    # The progress was just written, so nothing else is due.
     before = decided(job(status()), progressing({})).status
     after = decided(job(before), progressing({0: FAST, 1: SLOW}))
     assert after.status.failures[0].recovery is not None
@@ -193,9 +193,9 @@ def test_it_is_no_new_failure() -> None:
     [
         (112, 100, 12),
         (100, 100, 0),
-        # A survivor's kept state is newer than its last report.
+        # A survivor's saved state is newer than its last report.
         (98, 100, 0),
-        # The script says no start: 101 is the first step that was seen.
+        # The script reports no start, so 101 is the first step that was seen.
         (112, None, 12),
         # No attempt had reported a step.
         (None, 100, 0),
@@ -209,7 +209,7 @@ def test_it_says_how_many_steps_are_repeated(failed: int | None, start: int | No
 @pytest.mark.parametrize(
     ("published", "reported", "attempt", "step"),
     [
-        # The agent of the rank that failed has reported its last step; what is published is seconds old.
+        # The agent of the failed rank has reported its last step; the published progress is seconds old.
         ({"attempt": 1, "step": 90, "furthest_step": 90}, 97, 1, 97),
         ({"attempt": 1, "step": 90, "furthest_step": 300}, 97, 1, 300),
         ({"attempt": 1, "step": 90, "furthest_step": 90}, 97, 0, 90),

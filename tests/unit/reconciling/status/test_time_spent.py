@@ -1,4 +1,4 @@
-"""Where the time goes. Each history says what was observed, and what the books then say."""
+"""The status accounts for a job's time. Each history lists observations and the accounts that follow from them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from trainmaster_operator.wire.ranks import RankProgress
 
 
 def spent(status: JobStatus) -> dict[str, float]:
-    """What isn't zero."""
+    """Returns the categories of time that aren't zero."""
     assert status.time_spent is not None
     return {name: seconds for name in TIME_CATEGORIES if (seconds := getattr(status.time_spent, name))}
 
 
 def trained(step: int, at: float, attempt: int = 1, *reports: Any, **fields: Any) -> Observed:
-    """Rank 0's progress at a time; its steps take a second."""
+    """Returns rank 0's progress at a time; each step takes a second."""
     reported = RankProgress(**{"step": step, "total_steps": 1000, "step_seconds": 1.0, "section": "train", **fields})
     up = tuple(said(worker, "Running", attempt, ago=50) for worker in (0, 1))
     return observed(
@@ -38,7 +38,7 @@ def go_on(status: JobStatus, around: Observed, at: float) -> JobStatus:
 
 
 def started(**fields: Any) -> JobStatus:
-    """A running attempt 1 whose books begin at NOW with step 100."""
+    """Returns a running attempt 1, whose time is accounted for from NOW and step 100."""
     status = running(1, ago=0, start_time=to_text(NOW), **fields)
     return go_on(status, trained(100, 0.0), 0.0)
 
@@ -55,7 +55,7 @@ def fresh(worker: int, made: float, scheduled: float | None, ran: float | None) 
 
 
 class TestWithoutAnOperator:
-    """Until NOW an operator saw 100 steps; the next one begins 600 s later."""
+    """An operator saw 100 steps until NOW, and the next one begins 600 s later."""
 
     def ended(self, state: str, **fields: Any) -> Observed:
         ends = tuple(said(worker, state, at=NOW + 590, **fields) for worker in (0, 1))
@@ -94,14 +94,14 @@ class TestBeforeTheFirstStep:
         status = go_on(status, observed(*up, given=both), 30)
         assert status.phase == "Running"
         assert spent(status) == {"queue": 2, "schedule": 5, "pull": 13, "rendezvous": 6, "load": 4}
-        # Ten steps of a second were done when the first of them is reported.
+        # Ten steps of a second each were done when the first report arrived.
         status = go_on(status, trained(10, 50, start_step=0), 51)
         assert spent(status) == {
             "queue": 2, "schedule": 5, "pull": 13, "rendezvous": 6, "load": 14, "productive": 10,
         }  # fmt: skip
 
     def test_a_script_that_says_only_when_its_first_step_was_done_has_loaded_until_then(self) -> None:
-        """`trainloop.recovery` reports no seconds of a step. Of eleven, ten took 20 s since the first was done."""
+        """`trainloop.recovery` doesn't report how long a step takes. The steps after the first took 20 s together."""
         status = running(1, ago=0, start_time=to_text(NOW))
         reported = {"step_seconds": None, "start_step": 60}
         slow = go_on(status, trained(71, 30, first_step_at=NOW + 10, **reported), 30)
@@ -143,14 +143,14 @@ class TestSteps:
 
     def test_after_a_restart_steps_up_to_the_furthest_are_done_again(self) -> None:
         status = go_on(started(), trained(150, 50), 50)
-        # Two seconds of work are lost, the failure is seen a second later, and the next attempt opens at once.
+        # Two seconds of work are lost, the failure is detected a second later, and the next attempt opens at once.
         failed = trained(150, 50, 1, said(0, "Running"), said(1, "Failed", ago=-52))
         status = go_on(status, failed, 53)
         assert (status.phase, status.attempt) == ("Starting", 2)
         assert spent(status) == {"productive": 50, "recompute": 2, "restart": 1}
         up = (said(0, "Running", 2, ago=-54), said(1, "Running", 2, ago=-56))
         status = go_on(status, replace(trained(0, 0, 2, *up), progress={}, progress_at=None), 56)
-        # From the checkpoint at 130 twenty steps were done before.
+        # The checkpoint was made at step 130, so 20 steps had been done before.
         status = go_on(status, trained(160, 96, 2, start_step=130), 96)
         assert spent(status) == {"productive": 60, "recompute": 22, "restart": 1, "rendezvous": 3, "load": 10}
 
@@ -159,7 +159,7 @@ class TestSteps:
         status = go_on(go_on(started(), trained(990, 0.5), 0.5), done, 10)
         assert status.phase == "Succeeded"
         assert spent(status) == {"productive": 9, "finish": 1}
-        # It may as well have stopped early, or have counted its steps from 0.
+        # The job may also have stopped early, or have counted its steps from 0.
         assert status.progress is not None
         assert (status.progress.step, status.progress.furthest_step) == (995, 995)
 
