@@ -20,7 +20,7 @@ from trainmaster.client.errors import ClientError, InvalidRequest
 from trainmaster.client.history import find_history
 from trainmaster.dashboard.app import Dashboard, DashboardSettings, serving
 from trainmaster.dashboard.guards import CODE_SECONDS, Launch, launch_file
-from trainmaster.dashboard.viewers import history_at
+from trainmaster.dashboard.sessions import history_at
 from trainmaster_operator.serving import stop_event
 
 # Interval between readings of the certificate's files (seconds).

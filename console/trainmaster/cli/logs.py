@@ -20,8 +20,8 @@ from trainmaster.cli.terminal import log_line, say, shows_colours
 from trainmaster.client import JobClient, JobNotFound, NotAllowed, TrainingJob, worker_index
 from trainmaster.client.blocking import iterate, run
 from trainmaster.client.logs import MAX_MERGED, LogReader, Observer, Selection
-from trainmaster.client.merging import WorkerLine
 from trainmaster.client.output import has_started, kept_logs_or_none
+from trainmaster.client.time_order import WorkerLine
 from trainmaster.client.view import view_of
 from trainmaster_operator.api.evidence import AttemptEvidence
 from trainmaster_operator.api.kept_logs import KeptLog, marked_attempt

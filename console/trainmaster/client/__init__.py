@@ -4,7 +4,7 @@
    returns and the checks of arguments.
 2. `async_jobs` defines `AsyncJobClient`, whose methods both clients share; `watching` and `metrics` belong to it.
    `blocking` runs the methods without an event loop. `logs` reads a job's output as one stream, `output` reads the logs
-   of single pods, and `merging` sorts the lines.
+   of single pods, and `time_order` sorts the lines.
 3. `functions` defines `train`, which makes a job from a function. `view` computes the figures and sentences of a job.
 4. `transport` sends the requests, and tests replace it; `asynchronous` sends them from coroutines. `server` finds the
    API server, its TLS settings, proxy and credentials. `answers` turns HTTP answers into results and errors.

@@ -13,8 +13,8 @@ import aiohttp
 
 from trainmaster.client.answers import Answer, Reader
 from trainmaster.client.errors import NoCluster
-from trainmaster.client.merging import HOLD_SECONDS, MAX_AHEAD, Arrival, Merger, Source
 from trainmaster.client.server import Fixed, Server
+from trainmaster.client.time_order import HOLD_SECONDS, MAX_AHEAD, Arrival, Merger, Source
 from trainmaster.client.transport import (
     CONNECT_SECONDS,
     JSON,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar, Unpack
 
-from trainmaster.client.merging import Arrival, Merger, Source
+from trainmaster.client.time_order import Arrival, Merger, Source
 from trainmaster.client.transport import MOST_CONNECTIONS, RequestOptions, Transport
 
 T = TypeVar("T")

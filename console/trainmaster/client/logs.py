@@ -17,7 +17,6 @@ from typing import Any
 
 from trainmaster.client.errors import InvalidRequest, JobNotFound
 from trainmaster.client.job import TrainingJob, worker_index
-from trainmaster.client.merging import Lines, Merger, WorkerLine, merged
 from trainmaster.client.output import (
     Container,
     Output,
@@ -27,6 +26,7 @@ from trainmaster.client.output import (
     kept_logs_or_none,
     runs,
 )
+from trainmaster.client.time_order import Lines, Merger, WorkerLine, merged
 from trainmaster.client.watching import read_job
 from trainmaster_operator.api.kept_logs import KeptLog, stamped_line
 from trainmaster_operator.api.times import to_seconds

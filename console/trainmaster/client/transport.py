@@ -19,8 +19,8 @@ from urllib3.exceptions import HTTPError, InsecureRequestWarning, ReadTimeoutErr
 
 from trainmaster.client.answers import Answer, Reader
 from trainmaster.client.errors import InvalidRequest, NoCluster, NotAllowed
-from trainmaster.client.merging import Merger
 from trainmaster.client.server import Server
+from trainmaster.client.time_order import Merger
 from trainmaster_operator import __version__
 from trainmaster_operator.api.json_codec import encode
 from trainmaster_operator.kubeconfig import KubeconfigError

@@ -5,7 +5,7 @@ kubeconfig, and a key proves that the kubeconfig's owner opened the page. Read t
 
 1. `app` defines the routes and serves the page's files. `guards` checks each request's headers, Host, Origin, viewer
    and parameters, and a laptop's code and key.
-2. `viewers` keeps a session for each token, with its permissions (`client.permission`) and history. `tenants` divides
+2. `sessions` keeps a session for each token, with its permissions (`client.permission`) and history. `tenants` divides
    memory, work and connections among tenants. `reading` trims the API server's answers to the fields in `shapes`.
 3. The list: in `scopes`, viewers share one watch, whose jobs become rows of a `board`.
 4. A job: `job_page` follows a job, its attempts, its pods and events, and its ranks' `figures`. `objects` reads pods,

@@ -26,9 +26,9 @@ from trainmaster.dashboard.job_page import JobPage
 from trainmaster.dashboard.logs import send_logs, send_recorded
 from trainmaster.dashboard.objects import nodes_of
 from trainmaster.dashboard.scopes import RECHECK_SECONDS, Scopes
+from trainmaster.dashboard.sessions import HistoryOf, Viewer, Viewers
 from trainmaster.dashboard.streams import EventStream, answer, streamed
 from trainmaster.dashboard.tenants import MOST_STREAMS_IN_ALL
-from trainmaster.dashboard.viewers import HistoryOf, Viewer, Viewers
 from trainmaster.serving import Refused, first_to_end, job_of, namespace_of, uid_of, whole_of
 from trainmaster_operator import __version__
 from trainmaster_operator.serving import HttpServer, application

@@ -20,8 +20,8 @@ from trainmaster.client.errors import ClientError
 from trainmaster.client.job import TrainingJob
 from trainmaster.client.metrics import RankMetrics, job_metrics
 from trainmaster.client.permission import Access, put_newest, refusal
+from trainmaster.dashboard.sessions import Viewer
 from trainmaster.dashboard.streams import encoded
-from trainmaster.dashboard.viewers import Viewer
 from trainmaster.history.drawing import Drawn, TimeWindow, heat_answer, series_answer
 from trainmaster.history.figures import CURVES, HEAT, Points, of_tail, to_tail
 from trainmaster.history.statuses import status_figures

@@ -26,8 +26,8 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from trainmaster.client.errors import NotKnown
+from trainmaster.dashboard.sessions import Viewer, Viewers
 from trainmaster.dashboard.streams import UNKNOWN
-from trainmaster.dashboard.viewers import Viewer, Viewers
 from trainmaster.serving import Handler, Refused, bearer_of, refused
 from trainmaster_operator.wire.values import loads
 

@@ -23,9 +23,9 @@ from trainmaster.client.job import TrainingJob, collection_path
 from trainmaster.client.permission import Access
 from trainmaster.dashboard.figures import Figures
 from trainmaster.dashboard.guards import body_of, viewer_of
+from trainmaster.dashboard.sessions import Viewer, replaced
 from trainmaster.dashboard.shapes import MANIFEST
 from trainmaster.dashboard.streams import answer
-from trainmaster.dashboard.viewers import Viewer, replaced
 from trainmaster.history.drawing import TimeWindow
 from trainmaster.serving import Handler, Refused, job_of, one_of, uid_of, whole_of, window_of
 from trainmaster_operator.api.limits import MAX_NESTING

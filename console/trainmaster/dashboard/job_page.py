@@ -21,8 +21,8 @@ from trainmaster.client.watching import watch_job
 from trainmaster.dashboard.board import Row, row_of
 from trainmaster.dashboard.figures import Figures, seconds_between
 from trainmaster.dashboard.objects import asked_pods, events_of, pods_of
+from trainmaster.dashboard.sessions import RecordedJob, Viewer
 from trainmaster.dashboard.streams import EventStream, Latest
-from trainmaster.dashboard.viewers import RecordedJob, Viewer
 from trainmaster.history.statuses import observe, shown
 from trainmaster.serving import first_to_end
 from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES

@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 from trainmaster.client.errors import NoCluster
 from trainmaster.client.job import TrainingJob, has_index, worker_index
 from trainmaster.client.logs import Filter, LogReader, Selection
-from trainmaster.client.merging import Lines, WorkerLine
 from trainmaster.client.output import Output
+from trainmaster.client.time_order import Lines, WorkerLine
 from trainmaster.dashboard.reading import ViewerTransport
+from trainmaster.dashboard.sessions import Viewer
 from trainmaster.dashboard.streams import PING_SECONDS, EventStream, encoded
-from trainmaster.dashboard.viewers import Viewer
 from trainmaster_operator.api.kept_logs import KeptLog
 from trainmaster_operator.wire.names import JOB_NAME_LABEL
 from trainmaster_operator.wire.values import mapping, whole

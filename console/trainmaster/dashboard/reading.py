@@ -20,8 +20,8 @@ import aiohttp
 
 from trainmaster.client.answers import Answer, Reader
 from trainmaster.client.asynchronous import AiohttpTransport, TaskMerger
-from trainmaster.client.merging import Merger
 from trainmaster.client.server import Server
+from trainmaster.client.time_order import Merger
 from trainmaster.client.transport import READ_SECONDS, RequestOptions
 from trainmaster.dashboard.shapes import RECORDED_JOB, Fields, answer_shape, item_shape
 from trainmaster.dashboard.streams import dumps

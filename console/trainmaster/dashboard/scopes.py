@@ -20,8 +20,8 @@ from trainmaster.client.job import collection_path
 from trainmaster.client.permission import seeing
 from trainmaster.client.watching import changes
 from trainmaster.dashboard.board import Board
+from trainmaster.dashboard.sessions import Viewer
 from trainmaster.dashboard.streams import PING_SECONDS, EventStream, problem
-from trainmaster.dashboard.viewers import Viewer
 from trainmaster.serving import first_to_end
 from trainmaster_operator.wire.values import mapping, text
 

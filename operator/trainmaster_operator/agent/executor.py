@@ -32,7 +32,7 @@ from trainmaster_operator.agent.planner import actions, events
 from trainmaster_operator.agent.planner.events import initial, update
 from trainmaster_operator.agent.planner.plan import plan, wake_at
 from trainmaster_operator.agent.planner.state import NO_ASSIGNMENT, Now
-from trainmaster_operator.agent.process import children, environment, state_folder
+from trainmaster_operator.agent.process import children, preflight, state_folder
 from trainmaster_operator.agent.process.launcher import Launch
 from trainmaster_operator.agent.process.output import PrintedEnd, Printer, Printers
 from trainmaster_operator.agent.process.rank_processes import RankStarts
@@ -265,7 +265,7 @@ class AgentExecutor:
         code = self._state.code.has
 
         def describe() -> None:
-            found = environment.describe(self._command, action.environ, CONFIG_FILE, code)
+            found = preflight.describe(self._command, action.environ, CONFIG_FILE, code)
             described = Environment(action.attempt, found)
             self._loop.call_soon(lambda: self._events.append(described))
 

@@ -20,8 +20,8 @@ from trainmaster_operator.controller.cache.large_jobs import LargeJobs, LargeJob
 from trainmaster_operator.controller.cache.records import JobKey
 from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.keeping.config_maps import JobConfigMaps
+from trainmaster_operator.controller.keeping.ending_pods import LastOutput
 from trainmaster_operator.controller.keeping.evidence import EvidenceKeeper
-from trainmaster_operator.controller.keeping.last_output import LastOutput
 from trainmaster_operator.controller.keeping.logs import KeptLogs, PodLogs
 from trainmaster_operator.controller.keeping.stacks import StacksKeeper
 from trainmaster_operator.controller.keys import AgentsSecrets

@@ -13,18 +13,18 @@ from collections.abc import Callable, Iterator
 from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES
 from trainmaster_operator.reconciling.actions import assignments, children, stuck_pods
 from trainmaster_operator.reconciling.decision import Action, Decision, DeleteJob
-from trainmaster_operator.reconciling.observed.lineup import alone_until, saves_until
 from trainmaster_operator.reconciling.observed.situation import UP_WITHOUT_REPORT_SECONDS, Situation, survey
 from trainmaster_operator.reconciling.observed.snapshot import InvalidSpec, Job, Observed
+from trainmaster_operator.reconciling.observed.spares import alone_until, saves_until
 from trainmaster_operator.reconciling.policies import (
     attempts,
     backoff,
     elastic,
     joining,
     lifecycle,
+    missing_workers,
     requests,
     scheduling_backoff,
-    spares,
     startup,
 )
 from trainmaster_operator.reconciling.policies.quarantine import move_workers
@@ -52,7 +52,7 @@ POLICIES: tuple[Callable[[Situation], Transition | None], ...] = (
     elastic.reopen_resized,
     requests.reopen_stopped,
     requests.end_back_off,
-    spares.stand_in,
+    missing_workers.stand_in,
     elastic.shrink,
     startup.deadline,
     scheduling_backoff.retry,
@@ -157,7 +157,7 @@ def requeue_after(situation: Situation, assignment: Assignment) -> float | None:
         scheduling_backoff.begins_at(situation),
         saves_until(situation) if status.phase == "Restarting" else None,
         alone_until(situation),
-        spares.stands_in_at(situation),
+        missing_workers.stands_in_at(situation),
         joining.falls_back_at(situation),
         joining.retries_at(situation),
         elastic.grow_at(situation),

@@ -15,7 +15,7 @@ from tests.processes.dashboard.fake_api import EDIT, JOBS, VIEW, FakeApi, job, s
 from tests.processes.dashboard.page_client import PageClient, page_client
 from trainmaster.dashboard import scopes
 from trainmaster.dashboard.app import Dashboard, DashboardSettings, serving
-from trainmaster.dashboard.viewers import HistoryOf
+from trainmaster.dashboard.sessions import HistoryOf
 
 
 @pytest.fixture(autouse=True)

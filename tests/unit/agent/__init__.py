@@ -8,11 +8,11 @@
 | `ed25519` | `test_ed25519` |
 | `errors` | `process/test_launcher` |
 | `executor` | `test_one_worker`, `test_group` |
-| `hang/evidence` | `hang/test_evidence`, `hang/test_stall`, `test_hangs` |
+| `hang/evidence` | `hang/test_evidence`, `hang/test_diagnosis`, `test_hangs` |
 | `hang/observation` | `hang/test_observation` |
-| `hang/rank_states` | `hang/test_rank_states` |
-| `hang/stall` | `hang/test_stall` |
-| `hang/watch` | `hang/test_stall`, `test_hangs` |
+| `hang/detection` | `hang/test_detection` |
+| `hang/diagnosis` | `hang/test_diagnosis` |
+| `hang/watch` | `hang/test_diagnosis`, `test_hangs` |
 | `http` | `test_network`, `test_server` |
 | `library/stand_in` | `processes/agent/test_library` |
 | `loop` | `test_network`, `test_server` |
@@ -25,7 +25,7 @@
 | `network/network` | `test_network` |
 | `network/server` | `test_network`, `test_server` |
 | `network/workers` | `network/test_leader`, `network/test_leader_histories` |
-| `planner/actions` | `hang/test_stall`, `planner/test_attempts` |
+| `planner/actions` | `hang/test_diagnosis`, `planner/test_attempts` |
 | `planner/changes` | `planner/test_attempts`, `planner/test_histories` |
 | `planner/classification` | `planner/test_classification` |
 | `planner/continuing` | `planner/test_continuing`, `planner/test_histories` |
@@ -35,7 +35,7 @@
 | `planner/state` | `planner/test_attempts`, `planner/test_histories`, `planner/test_recovery` |
 | `process/children` | `test_one_worker`, `test_faults`, `test_reaped_ranks` |
 | `process/code` | `process/test_code`, `planner/test_code`, `cluster/test_code` |
-| `process/environment` | `process/test_environment` |
+| `process/preflight` | `process/test_preflight` |
 | `process/kernel` | `process/test_kernel`, `process/test_stacks` |
 | `process/launcher` | `process/test_launcher`, `process/test_torchrun`, `process/test_run_ids` |
 | `process/output` | `process/test_output`, `test_one_worker` |

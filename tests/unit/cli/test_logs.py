@@ -6,7 +6,7 @@ import pytest
 
 from trainmaster.cli import logs
 from trainmaster.cli.logs import Printer
-from trainmaster.client.merging import WorkerLine
+from trainmaster.client.time_order import WorkerLine
 from trainmaster_operator.api.kept_logs import StampedLine, stamped_line
 
 LINES = (

@@ -5,7 +5,7 @@
 | `answers` | `test_transport` |
 | `async_jobs` | `test_async_jobs`, `test_jobs` |
 | `asynchronous` | `test_transport`, `processes/client/test_server` |
-| `blocking` | `test_async_jobs`, `test_merging` |
+| `blocking` | `test_async_jobs`, `test_time_order` |
 | `code/archive` | `code/test_archive` |
 | `code/claims` | `unit/cli/test_dtj_uploads`, `processes/client/test_uploaded_code`, `cluster/test_code` |
 | `code/scripts` | `code/test_scripts` |
@@ -29,7 +29,7 @@
 | `job` | `test_jobs` |
 | `jobs` | `test_jobs`, `test_async_jobs` |
 | `logs` | `test_logs`, `unit/cli/test_following`, `cluster/test_logs` |
-| `merging` | `test_merging` |
+| `time_order` | `test_time_order` |
 | `metrics` | `test_metrics`, `test_transport` |
 | `objects` | `diagnosis/test_situations`, `unit/cli/test_dtj_uploads` |
 | `output` | `test_jobs`, `test_logs` |

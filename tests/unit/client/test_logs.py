@@ -10,7 +10,7 @@ import pytest
 from tests.unit.client.fakes import FakeTransport, job, pod
 from trainmaster.client import JobClient, JobNotFound, NoCluster, TrainingJob, logs
 from trainmaster.client.logs import Filter, Selection
-from trainmaster.client.merging import WorkerLine
+from trainmaster.client.time_order import WorkerLine
 
 JOB = "/apis/trainmaster.dev/v1alpha1/namespaces/default/distributedtrainingjobs/reviews"
 PODS = "/api/v1/namespaces/default/pods"

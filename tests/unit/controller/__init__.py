@@ -17,8 +17,8 @@
 | `cache/views` | `cache/test_hostile_objects`, `test_lookups` |
 | `keeping/config_maps` | `keeping/test_evidence`, `keeping/test_stacks`, `writing/test_executor` |
 | `keeping/evidence` | `keeping/test_evidence` |
-| `keeping/last_output` | `keeping/test_last_output`, `writing/test_executor` |
-| `keeping/logs` | `keeping/test_logs`, `keeping/test_last_output`, `writing/test_executor` |
+| `keeping/ending_pods` | `keeping/test_ending_pods`, `writing/test_executor` |
+| `keeping/logs` | `keeping/test_logs`, `keeping/test_ending_pods`, `writing/test_executor` |
 | `keeping/stacks` | `keeping/test_stacks` |
 | `keys` | `test_keys`, `writing/test_children`, `processes/cli/test_keys` |
 | `leaders/streams` | `leaders/test_hostile_leaders`, `leaders/test_streams` |

@@ -15,5 +15,5 @@
 | `scopes` | `test_list` |
 | `shapes` | `test_shapes` |
 | `streams` | `test_board`, `test_list`, `test_guards` |
-| `viewers` | `test_sessions`, `test_guards`, `test_job_page` |
+| `sessions` | `test_sessions`, `test_guards`, `test_job_page` |
 """

@@ -10,12 +10,12 @@ import pytest
 
 from trainmaster.client import NotKnown
 from trainmaster.client.server import Fixed, Server
-from trainmaster.dashboard import tenants, viewers
+from trainmaster.dashboard import sessions, tenants
 from trainmaster.dashboard.guards import MOST_CODES, Launch, launch_file
 from trainmaster.dashboard.objects import event_rows, kept_node, kept_pod, node_rows, pod_row
 from trainmaster.dashboard.reading import ViewerTransport
+from trainmaster.dashboard.sessions import Viewers
 from trainmaster.dashboard.tenants import Share, SharedLimits, Tenant
-from trainmaster.dashboard.viewers import Viewers
 from trainmaster.serving import Refused
 
 SERVER = Server("http://127.0.0.1:1", None, None, None, Fixed(None), "default")
@@ -37,7 +37,7 @@ class Cluster:
                 raise NotKnown("it doesn't know you")
             return token.partition("@")[0]
 
-        monkeypatch.setattr(viewers, "_user", user)
+        monkeypatch.setattr(sessions, "_user", user)
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 
 async def test_sessions_are_bounded_and_forgotten_when_idle(monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> None:
-    monkeypatch.setattr(viewers, "MOST_SESSIONS_IN_ALL", 2)
+    monkeypatch.setattr(sessions, "MOST_SESSIONS_IN_ALL", 2)
     made = Viewers(SERVER)
     first = await made.of_token("a")
     assert await made.of_token("a") is first and await made.of_token("b") is not first
@@ -56,7 +56,7 @@ async def test_sessions_are_bounded_and_forgotten_when_idle(monkeypatch: pytest.
         assert await made.of_token("a") is first, "who looks at something isn't forgotten for another"
         with third.streaming(), pytest.raises(Refused, match="2 viewers look at jobs already"):
             await made.of_token("d")
-    first.seen_at -= viewers.IDLE_SECONDS + 1
+    first.seen_at -= sessions.IDLE_SECONDS + 1
     made.forget_idle()
     assert await made.of_token("a") is not first
     await made.close()
@@ -65,7 +65,7 @@ async def test_sessions_are_bounded_and_forgotten_when_idle(monkeypatch: pytest.
 async def test_a_users_tokens_and_a_namespaces_service_accounts_share_what_one_party_gets(
     monkeypatch: pytest.MonkeyPatch, cluster: Cluster
 ) -> None:
-    monkeypatch.setattr(viewers, "MOST_SESSIONS", 3)
+    monkeypatch.setattr(sessions, "MOST_SESSIONS", 3)
     made = Viewers(SERVER)
     names = ("alice@1", "alice@2", "system:serviceaccount:team:a", "system:serviceaccount:team:b", "bob")
     found = [await made.of_token(name) for name in names]
@@ -96,11 +96,11 @@ async def test_tokens_that_nobody_knows_keep_out_none_who_is_known_and_new_ones_
     made = Viewers(SERVER)
     alice = await made.of_token("alice")
     cluster.answers.clear()
-    invented = [asyncio.create_task(made.of_token(f"nobody-{number}")) for number in range(viewers.MOST_NEW - 1)]
+    invented = [asyncio.create_task(made.of_token(f"nobody-{number}")) for number in range(sessions.MOST_NEW - 1)]
     await asyncio.sleep(0)
     bob = asyncio.create_task(made.of_token("bob"))
     await asyncio.sleep(0.01)
-    assert len(cluster.asked) == 1 + viewers.NEW_AT_ONCE, "the API server is asked about a few at once"
+    assert len(cluster.asked) == 1 + sessions.NEW_AT_ONCE, "the API server is asked about a few at once"
     assert await made.of_token("alice") is alice
     with pytest.raises(Refused, match="Too many new viewers"):
         await made.of_token("carol")

@@ -8,7 +8,7 @@
 | `decide` | `test_histories`, `test_scripted_histories`, `policies/test_lifecycle`, `policies/test_attempts` |
 | `decision` | `actions/test_children`, `test_histories` |
 | `observed/gangs` | `observed/test_gangs`, `policies/test_queueing` |
-| `observed/lineup` | `policies/test_spares`, `test_histories` |
+| `observed/spares` | `policies/test_spares`, `test_histories` |
 | `observed/members` | `policies/test_continuing` |
 | `observed/situation` | `policies/test_attempts`, `actions/test_stuck_pods` |
 | `observed/snapshot` | `observed/test_killed_by_a_probe`, `test_histories`, `unit/controller/cache/test_store` |
@@ -25,7 +25,7 @@
 | `policies/queueing` | `policies/test_queueing` |
 | `policies/requests` | `policies/test_requests`, `policies/test_stacks`, `test_histories` |
 | `policies/scheduling_backoff` | `policies/test_scheduling_backoff`, `test_scripted_histories` |
-| `policies/spares` | `policies/test_spares`, `cluster/test_spares` |
+| `policies/missing_workers` | `policies/test_spares`, `cluster/test_spares` |
 | `policies/startup` | `policies/test_startup` |
 | `status/events` | `policies/test_backoff`, `test_histories` |
 | `status/next_status` | `status/test_next_status` |

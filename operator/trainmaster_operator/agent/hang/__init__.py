@@ -2,10 +2,10 @@
 
 Pure, in this order:
 
-- `rank_states` finds which of all ranks stopped first, or that there is good reason to wait.
-- `stall` contains the leader's part (the question to all workers, their answers, the conclusion) and the worker's part:
-  when to ask, when to judge without the leader, when to report.
+- `detection` finds which of all ranks stopped first, or that there is good reason to wait.
+- `diagnosis` contains the leader's part (the question to all workers, their answers, the conclusion) and the worker's
+  part: when to ask, when to judge without the leader, when to report.
 
-Two parts use files and processes: `watch` carries out the decisions of `stall`. It reads `agent/progress` through
+Two parts use files and processes: `watch` carries out the decisions of `diagnosis`. It reads `agent/progress` through
 `observation`, and collects `evidence`.
 """

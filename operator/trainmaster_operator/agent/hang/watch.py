@@ -1,6 +1,6 @@
-"""RankWatch reads the progress of one attempt's ranks, and carries out the decisions of `stall`.
+"""RankWatch reads the progress of one attempt's ranks, and carries out the decisions of `diagnosis`.
 
-The executor owns it. `rank_states` and `stall` decide whether ranks are silent, and which actions follow.
+The executor owns it. `detection` and `diagnosis` decide whether ranks are silent, and which actions follow.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Optional, Union
 
+from trainmaster_operator.agent.hang.diagnosis import CollectEvidence, FailHung, LeaveLeader, Stall, StallAction, within
 from trainmaster_operator.agent.hang.evidence import GONE_OR_STOPPED, CollectedEvidence
 from trainmaster_operator.agent.hang.observation import Observation
-from trainmaster_operator.agent.hang.stall import CollectEvidence, FailHung, LeaveLeader, Stall, StallAction, within
 from trainmaster_operator.agent.planner import events
 from trainmaster_operator.agent.planner.actions import SendToLeader
 from trainmaster_operator.agent.planner.state import Now
@@ -53,8 +53,8 @@ class RankWatch:
         """The ranks' readiness to continue, and their groups, as sent last."""
         self._stall = Stall(run.attempt, settings.worker, run.ranks)
         self._pending: dict[str, tuple[CollectedEvidence, Collected]] = {}
-        """The evidence that is being collected, and its use: for the diagnosis (`stall`), for an operator (`request`),
-        or because a rank should have been ready to join (`unready`)."""
+        """The evidence that is being collected, and its use: for the diagnosis, for an operator (`request`), or because
+        a rank should have been ready to join (`unready`)."""
         self._evidence: Optional[CollectedEvidence] = None
         """The evidence collected last for the diagnosis."""
         self._states: dict[int, RankState] = {}

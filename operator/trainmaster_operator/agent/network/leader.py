@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from typing import Any, Optional
 
 from trainmaster_operator.agent.connection import json_line
-from trainmaster_operator.agent.hang.stall import MAX_KEPT_EVIDENCE_BYTES, Diagnosis, SilentWorkers
+from trainmaster_operator.agent.hang.diagnosis import MAX_KEPT_EVIDENCE_BYTES, Diagnosis, SilentWorkers
 from trainmaster_operator.agent.network.connections import Connections
 from trainmaster_operator.agent.network.workers import KeptLines, KeptReports, Worker, Workers
 from trainmaster_operator.agent.planner.ranks import CONTINUE_SECONDS, FAILURE_GRACE
 from trainmaster_operator.agent.planner.state import NO_ASSIGNMENT, Now
-from trainmaster_operator.agent.process.environment import mismatches
+from trainmaster_operator.agent.process.preflight import mismatches
 from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire import joining, stream
 from trainmaster_operator.wire.assignment import Assignment

@@ -7,6 +7,6 @@
 - `output` prints and keeps the processes' output; `stacks` finds stacks in it.
 - `state_folder` reads and writes the files that an agent leaves for the next one, and those shared with ranks.
 - `children` starts and reaps processes; `kernel` reads the kernel's data about them, and about memory.
-- `environment` describes the ranks' environment, for comparison across workers.
+- `preflight` describes the ranks' environment, for comparison across workers.
 - `code` unpacks code that isn't part of an image, into the common working directory.
 """

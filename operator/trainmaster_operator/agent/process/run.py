@@ -19,9 +19,9 @@ from trainmaster_operator.agent.planner import events
 from trainmaster_operator.agent.planner.actions import ExamineLauncher, ExamineRank, Regroup, Terminate
 from trainmaster_operator.agent.planner.classification import Ending
 from trainmaster_operator.agent.process import children, state_folder
-from trainmaster_operator.agent.process.environment import numbered
 from trainmaster_operator.agent.process.kernel import oom_kill_count
 from trainmaster_operator.agent.process.output import AttemptOutput, Printers
+from trainmaster_operator.agent.process.preflight import numbered
 from trainmaster_operator.agent.process.rank_processes import STORE, RankProcess, RankProcesses, RankStarts
 from trainmaster_operator.agent.process.stacks import MAX_STACKS_BYTES, tail_of
 from trainmaster_operator.wire.limits import MAX_ERROR_CHARACTERS

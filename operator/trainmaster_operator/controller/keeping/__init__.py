@@ -1,5 +1,5 @@
 """ConfigMaps keep the end of the workers' output (`logs`), failures' evidence (`evidence`), and requested `stacks`.
 
-`config_maps` writes all three. `logs` also reads containers' output; `last_output` follows the pods that end, and
+`config_maps` writes all three. `logs` also reads containers' output; `ending_pods` follows the pods that end, and
 passes their output to `logs` and `evidence`.
 """

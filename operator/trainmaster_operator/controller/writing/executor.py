@@ -44,8 +44,8 @@ from trainmaster_operator.controller.background import backoff
 from trainmaster_operator.controller.cache.records import JobKey, Snapshot
 from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.cache.views import conditions_by_type, parse_time
+from trainmaster_operator.controller.keeping.ending_pods import LastOutput
 from trainmaster_operator.controller.keeping.evidence import EvidenceKeeper
-from trainmaster_operator.controller.keeping.last_output import LastOutput
 from trainmaster_operator.controller.keeping.logs import KeptLogs
 from trainmaster_operator.controller.writing.agent_config_maps import AgentConfigMaps
 from trainmaster_operator.controller.writing.children import ChildWriter

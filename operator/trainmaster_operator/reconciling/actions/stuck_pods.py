@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from trainmaster_operator.api.times import to_seconds
 from trainmaster_operator.reconciling.decision import DeletePod
-from trainmaster_operator.reconciling.observed.lineup import alone_until
 from trainmaster_operator.reconciling.observed.situation import Situation
 from trainmaster_operator.reconciling.observed.snapshot import PodView
+from trainmaster_operator.reconciling.observed.spares import alone_until
 
 # Seconds between two reads of the node of a stuck pod.
 RECHECK_SECONDS = 10.0

@@ -275,7 +275,7 @@ class Situation:
     def unresponsive(self) -> frozenset[str]:
         """Returns the uids of the attempt's pods whose agents don't answer, as their peers report.
 
-        A pod counts until its container ends or its agent connects again (agent/hang/stall.py).
+        A pod counts until its container ends or its agent connects again (agent/hang/diagnosis.py).
         """
         failure = self.last_failure
         lost = {worker for worker, report in self.reports.items() if is_unresponsive_report(report)}

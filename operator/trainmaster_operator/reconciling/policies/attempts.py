@@ -16,9 +16,9 @@ from dataclasses import replace
 from trainmaster_operator.api.reasons import Strength, known_reason
 from trainmaster_operator.api.times import since, to_text
 from trainmaster_operator.api.v1alpha1 import MAX_FAILURES, Failure
-from trainmaster_operator.reconciling.observed.lineup import alone_until, can_open, desired_workers, next_workers
 from trainmaster_operator.reconciling.observed.situation import Situation
 from trainmaster_operator.reconciling.observed.snapshot import PodView, is_unresponsive_report
+from trainmaster_operator.reconciling.observed.spares import alone_until, can_open, desired_workers, next_workers
 from trainmaster_operator.reconciling.policies import backoff, continuing, opening
 from trainmaster_operator.reconciling.policies.attribution import cause_of
 from trainmaster_operator.reconciling.policies.failure_rules import FailureResponse, choose_response

@@ -24,9 +24,9 @@ from trainmaster_operator.api.reasons import Strength, known_reason
 from trainmaster_operator.api.times import to_seconds
 from trainmaster_operator.api.v1alpha1 import Failure, JobSpec
 from trainmaster_operator.reconciling.decision import DeletePod
-from trainmaster_operator.reconciling.observed.lineup import desired_workers
 from trainmaster_operator.reconciling.observed.situation import Situation
 from trainmaster_operator.reconciling.observed.snapshot import START_FAILURES, PodView
+from trainmaster_operator.reconciling.observed.spares import desired_workers
 from trainmaster_operator.reconciling.transition import StatusChange, Transition
 from trainmaster_operator.rendering import rank_grace_seconds
 

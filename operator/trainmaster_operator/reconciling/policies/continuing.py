@@ -12,9 +12,9 @@ import re
 from collections.abc import Mapping
 
 from trainmaster_operator.api.times import to_text
-from trainmaster_operator.reconciling.observed.lineup import continued_workers, desired_workers
 from trainmaster_operator.reconciling.observed.members import Members
 from trainmaster_operator.reconciling.observed.situation import Situation
+from trainmaster_operator.reconciling.observed.spares import continued_workers, desired_workers
 from trainmaster_operator.reconciling.policies.opening import worker_order
 from trainmaster_operator.reconciling.transition import NO_CHANGE, StatusChange, Transition
 

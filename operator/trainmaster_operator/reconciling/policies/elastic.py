@@ -8,8 +8,8 @@ checkpoint. Resizing counts neither as a restart nor as a disruption.
 
 from __future__ import annotations
 
-from trainmaster_operator.reconciling.observed.lineup import alone_until, desired_workers, next_workers
 from trainmaster_operator.reconciling.observed.situation import Situation
+from trainmaster_operator.reconciling.observed.spares import alone_until, desired_workers, next_workers
 from trainmaster_operator.reconciling.policies import startup
 from trainmaster_operator.reconciling.policies.attempts import held_since
 from trainmaster_operator.reconciling.policies.backoff import restart_at

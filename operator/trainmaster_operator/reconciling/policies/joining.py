@@ -13,16 +13,16 @@ from itertools import takewhile
 
 from trainmaster_operator.api.times import duration, since
 from trainmaster_operator.api.v1alpha1 import Failure
-from trainmaster_operator.reconciling.observed.lineup import can_open, continued_workers, desired_workers, next_workers
 from trainmaster_operator.reconciling.observed.situation import Situation
 from trainmaster_operator.reconciling.observed.snapshot import is_unresponsive_report
+from trainmaster_operator.reconciling.observed.spares import can_open, continued_workers, desired_workers, next_workers
 from trainmaster_operator.reconciling.policies import continuing
 from trainmaster_operator.reconciling.policies.attempts import end_attempt
 from trainmaster_operator.reconciling.policies.attribution import cause_of, failure_of
 from trainmaster_operator.reconciling.policies.backoff import PAUSE_AFTER_SHORT_LIFE, delay
 from trainmaster_operator.reconciling.policies.failure_rules import choose_response
+from trainmaster_operator.reconciling.policies.missing_workers import JOINED_WITHIN
 from trainmaster_operator.reconciling.policies.opening import open_attempt
-from trainmaster_operator.reconciling.policies.spares import JOINED_WITHIN
 from trainmaster_operator.reconciling.policies.startup import pod_problems
 from trainmaster_operator.reconciling.transition import Transition
 from trainmaster_operator.wire.report import Report

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 
 from trainmaster_operator.api.times import to_text
 from trainmaster_operator.api.v1alpha1 import Phase
-from trainmaster_operator.reconciling.observed.lineup import desired_workers
 from trainmaster_operator.reconciling.observed.situation import Situation
+from trainmaster_operator.reconciling.observed.spares import desired_workers
 from trainmaster_operator.reconciling.transition import NO_CHANGE, StatusChange, Transition
 from trainmaster_operator.rendering import rank_grace_seconds
 

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from trainmaster_operator.api.times import to_seconds, to_text
 from trainmaster_operator.api.v1alpha1 import JobStatus, Phase, StacksRequest
 from trainmaster_operator.reconciling.decision import CollectStacks
-from trainmaster_operator.reconciling.observed.lineup import can_open, next_workers
 from trainmaster_operator.reconciling.observed.situation import Situation
+from trainmaster_operator.reconciling.observed.spares import can_open, next_workers
 from trainmaster_operator.reconciling.policies.backoff import restart_at
 from trainmaster_operator.reconciling.policies.opening import has_stopped, open_attempt, planned_stop
 from trainmaster_operator.reconciling.transition import StatusChange, Transition

@@ -12,8 +12,8 @@ from __future__ import annotations
 import zlib
 
 from trainmaster_operator.api.times import to_seconds, to_text
-from trainmaster_operator.reconciling.observed.lineup import desired_workers, next_workers
 from trainmaster_operator.reconciling.observed.situation import Situation
+from trainmaster_operator.reconciling.observed.spares import desired_workers, next_workers
 from trainmaster_operator.reconciling.policies.attempts import held_since
 from trainmaster_operator.reconciling.policies.backoff import restart_at
 from trainmaster_operator.reconciling.policies.elastic import is_enough, scheduled_workers

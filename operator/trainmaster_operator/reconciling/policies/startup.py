@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 from trainmaster_operator.api.printable import listed
 from trainmaster_operator.api.times import to_seconds
-from trainmaster_operator.reconciling.observed.lineup import next_workers
 from trainmaster_operator.reconciling.observed.situation import Situation
 from trainmaster_operator.reconciling.observed.snapshot import START_FAILURES, ContainerView, PodView, RefusedWrite
+from trainmaster_operator.reconciling.observed.spares import next_workers
 from trainmaster_operator.reconciling.policies.attempts import fail, held_since
 from trainmaster_operator.reconciling.policies.opening import have_nodes
 from trainmaster_operator.reconciling.transition import Transition, condition

@@ -11,9 +11,9 @@ from functools import partial
 from trainmaster_operator.api.reasons import REASONS
 from trainmaster_operator.api.times import to_text
 from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES, Condition, JobStatus, WorkerCounts
-from trainmaster_operator.reconciling.observed.lineup import desired_workers, ready_spares
 from trainmaster_operator.reconciling.observed.situation import RUN_PHASES, Situation
 from trainmaster_operator.reconciling.observed.snapshot import InvalidSpec, Job
+from trainmaster_operator.reconciling.observed.spares import desired_workers, ready_spares
 from trainmaster_operator.reconciling.policies.quarantine import forgive
 from trainmaster_operator.reconciling.policies.requests import due_stacks
 from trainmaster_operator.reconciling.policies.startup import gravest_problem

@@ -11,8 +11,8 @@ import pytest
 
 from tests.unit.agent.progress.test_recorder import dump, entry
 from trainmaster_operator.agent.hang import evidence as evidence_module
+from trainmaster_operator.agent.hang.diagnosis import ANSWER_SECONDS as DIAGNOSIS_SECONDS
 from trainmaster_operator.agent.hang.evidence import STACKS_SECONDS, CollectedEvidence
-from trainmaster_operator.agent.hang.stall import ANSWER_SECONDS as DIAGNOSIS_SECONDS
 from trainmaster_operator.agent.process import kernel
 from trainmaster_operator.agent.process.kernel import has_device
 from trainmaster_operator.agent.process.launcher import recorder_environment

@@ -11,7 +11,7 @@ import pytest
 from tests.signer import JOB_UID
 from tests.unit.agent.network.decisions import Action, Close, Decisions, Deliver, Send, SendToStreams
 from trainmaster_operator.agent.connection import json_line
-from trainmaster_operator.agent.hang.stall import ANSWER_SECONDS
+from trainmaster_operator.agent.hang.diagnosis import ANSWER_SECONDS
 from trainmaster_operator.agent.network import leader
 from trainmaster_operator.agent.network.leader import Leader
 from trainmaster_operator.agent.network.workers import (

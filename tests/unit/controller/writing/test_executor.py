@@ -25,8 +25,8 @@ from trainmaster_operator.controller.apiserver.errors import (
 from trainmaster_operator.controller.cache.records import JobKey
 from trainmaster_operator.controller.keeping import logs
 from trainmaster_operator.controller.keeping.config_maps import JobConfigMaps
+from trainmaster_operator.controller.keeping.ending_pods import LastOutput
 from trainmaster_operator.controller.keeping.evidence import EvidenceKeeper
-from trainmaster_operator.controller.keeping.last_output import LastOutput
 from trainmaster_operator.controller.keeping.logs import KeptLogs, PodLogs
 from trainmaster_operator.controller.keys import AgentsSecrets
 from trainmaster_operator.controller.writing.agent_config_maps import AgentConfigMaps

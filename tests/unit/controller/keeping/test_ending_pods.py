@@ -18,8 +18,8 @@ from trainmaster_operator.api.times import to_seconds
 from trainmaster_operator.controller.apiserver.cluster import JOBS, PODS, STATEFUL_SETS
 from trainmaster_operator.controller.apiserver.errors import Unavailable
 from trainmaster_operator.controller.keeping.config_maps import JobConfigMaps
+from trainmaster_operator.controller.keeping.ending_pods import PLACES, LastOutput, LogPlaces
 from trainmaster_operator.controller.keeping.evidence import EvidenceKeeper
-from trainmaster_operator.controller.keeping.last_output import PLACES, LastOutput, LogPlaces
 from trainmaster_operator.controller.keeping.logs import STAMPED, TRIMMED, KeptLogs, LogEnd, PodLogs
 from trainmaster_operator.wire.stream import OutputLine
 

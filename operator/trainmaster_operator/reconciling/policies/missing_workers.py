@@ -7,8 +7,8 @@ run. Then the node or its network has failed, and Kubernetes needs a minute and 
 
 from __future__ import annotations
 
-from trainmaster_operator.reconciling.observed.lineup import can_open, desired_workers, next_workers
 from trainmaster_operator.reconciling.observed.situation import Situation
+from trainmaster_operator.reconciling.observed.spares import can_open, desired_workers, next_workers
 from trainmaster_operator.reconciling.policies.attempts import end_attempt, held_since
 from trainmaster_operator.reconciling.policies.attribution import lost
 from trainmaster_operator.reconciling.policies.backoff import restart_at

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.client.fakes import FakeTransport
 from trainmaster.client.asynchronous import TaskMerger
 from trainmaster.client.blocking import Blocking, ThreadMerger, iterate
-from trainmaster.client.merging import MIN_AHEAD, Ended, Lines, Merger, WorkerLine, merged
+from trainmaster.client.time_order import MIN_AHEAD, Ended, Lines, Merger, WorkerLine, merged
 
 BOTH = pytest.mark.parametrize("merging", [ThreadMerger, TaskMerger])
 

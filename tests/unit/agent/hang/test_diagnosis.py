@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trainmaster_operator.agent.connection import json_line
-from trainmaster_operator.agent.hang.stall import (
+from trainmaster_operator.agent.hang.diagnosis import (
     ALONE_SECONDS,
     ANSWER_SECONDS,
     REJOIN_SECONDS,
