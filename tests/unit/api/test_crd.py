@@ -48,9 +48,9 @@ def test_it_is_a_custom_resource_definition(version: str) -> None:
 
 
 def test_the_schema_is_structural() -> None:
-    """apiextensions-apiserver pkg/apiserver/schema/validation.go: every node has a type unless it is int-or-string or
-    keeps unknown fields; combinations only where there is no type; no references; metadata restricts nothing but the
-    name. A pattern would answer with a regular expression, so there is none."""
+    """By apiextensions-apiserver pkg/apiserver/schema/validation.go, every node has a type unless it is int-or-string
+    or keeps unknown fields. Only nodes without a type have combinations, references are not allowed, and metadata may
+    restrict only the name. There are no patterns, because their messages would show a regular expression."""
     for path, node in schemas(schema()):
         assert "$ref" not in node, path
         assert not {"oneOf", "not", "title", "const", "discriminator", "pattern"} & set(node), path
@@ -66,8 +66,8 @@ def test_the_schema_is_structural() -> None:
 
 
 def test_defaults_are_valid_and_complete() -> None:
-    """An API server checks a default with its rules, but without the defaults inside of it
-    (apiextensions-apiserver pkg/apiserver/schema/defaulting/validation.go), so it must be whole by itself."""
+    """An API server checks a default by its rules, but without applying the defaults inside it
+    (apiextensions-apiserver pkg/apiserver/schema/defaulting/validation.go). So each default must be complete."""
     for path, node in schemas(schema()):
         default = node.get("default")
         if isinstance(default, dict):
@@ -82,7 +82,7 @@ def test_defaults_are_the_models() -> None:
 
 
 def test_every_text_and_list_that_a_rule_reads_has_a_limit() -> None:
-    """Without one the API server assumes the largest request (3 MiB) and may refuse the rule for its cost
+    """Without a limit, the API server assumes the largest request (3 MiB) and may refuse the rule for its cost
     (https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#resource-use-by-validation-functions)."""
     described = schema()["properties"]["spec"]["properties"]
     for path, node in schemas(schema()["properties"]["spec"], "spec"):

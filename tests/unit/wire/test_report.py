@@ -19,7 +19,7 @@ def report(state: str = "Failed", reason: str = "Error", *, at: float = 1.0, uid
 
 
 LOST = "AgentLost"
-# The reports arrive in this order, and the last column is the one that counts.
+# The reports arrive in this order, and merge into the last one of the case.
 CASES: dict[str, tuple[tuple[Report, ...], Report]] = {
     "an end outlasts what was said before it, though it comes later": (
         (report(at=5.0), report("Running", "", at=4.0)),
