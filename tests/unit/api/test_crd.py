@@ -76,7 +76,7 @@ def test_defaults_are_valid_and_complete() -> None:
 
 
 def test_defaults_are_the_models() -> None:
-    """Python reads what the API server stored exactly as it reads what the user wrote."""
+    """Python reads the object stored by the API server exactly as it reads the user's manifest."""
     stored = apply({"workers": 2}).stored["spec"]
     assert JobSpec.model_validate(stored).model_dump() == JobSpec.model_validate({"workers": 2}).model_dump()
 
@@ -139,12 +139,12 @@ def test_every_field_says_what_it_is() -> None:
     untold = [
         path for path, node in schemas(schema()) if path and not path.endswith("[]") and not node.get("description")
     ]
-    # Kubernetes' own fields are described by Kubernetes.
+    # Kubernetes describes its own fields.
     kubernetes_own = (".metadata", ".spec.podTemplate.spec.")
     assert [path for path in untold if not path.startswith(kubernetes_own)] == []
 
 
-# CEL sees nothing without a type, and "a quantity or a mapping" has none: the operator fails such a job at once.
+# CEL can't see a field without a type, such as "a quantity or a mapping", so the operator fails such a job at once.
 # CEL also can't resolve ".." inside a path.
 UNSEEN_AT_APPLY = {"a request above its limit", "checkpoints at /etc/../run/trainmaster"}
 AT_APPLY = {what: case for what, case in BAD_INPUT.items() if what not in UNSEEN_AT_APPLY}

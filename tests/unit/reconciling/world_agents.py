@@ -155,7 +155,7 @@ class Agents:
         group = tuple(ready[worker].uid for worker in sorted(ready))
         self.groups.setdefault(attempt, set()).add(group)
         others = {uid for other in self.groups[attempt] - {group} for uid in other}
-        # Attempt 1 names no uids, so that jobs start without the operator: where all of its pods were replaced while
+        # Attempt 1 names no uids, so that jobs start without the operator. If all of its pods were replaced while
         # the operator is away, the new ones begin it again. Later attempts name their pods.
         left = {pod.uid for pod in self._everybody()}
         assert not others or (attempt == 1 and not others & left), f"attempt {attempt} was trained by two groups"

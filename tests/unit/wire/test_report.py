@@ -114,7 +114,7 @@ def test_a_report_says_whether_ranks_can_continue_and_wait_to_join_only_where_th
 
 @given(st.text(max_size=3_000))
 def test_a_termination_message_fits_what_the_kubelet_keeps(error: str) -> None:
-    # Kubernetes: MaxContainerTerminationMessageLength in pkg/kubelet/container/runtime.go is 4 KiB.
+    # In Kubernetes, MaxContainerTerminationMessageLength in pkg/kubelet/container/runtime.go is 4 KiB.
     made = Report(1, 0, "uid", "Failed", error=error)
     message = made.termination_message()
     assert len(message.encode()) <= 4_000
