@@ -110,7 +110,7 @@ async def _answer(request: Any) -> Answer:
 
 
 def _prune_nulls(value: Any, described: dict[str, Any]) -> None:
-    """A null that the schema doesn't allow is as good as absent (apiextensions-apiserver
+    """Removes nulls that the schema doesn't allow, because they count as absent (apiextensions-apiserver
     pkg/apiserver/schema/defaulting/prunenulls.go, which the local cluster leaves out)."""
     if isinstance(value, dict):
         for name, child in list(value.items()):

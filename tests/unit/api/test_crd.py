@@ -48,9 +48,9 @@ def test_it_is_a_custom_resource_definition(version: str) -> None:
 
 
 def test_the_schema_is_structural() -> None:
-    """apiextensions-apiserver pkg/apiserver/schema/validation.go: every node has a type unless it is int-or-string or
-    keeps unknown fields; combinations only where there is no type; no references; metadata restricts nothing but the
-    name. A pattern would answer with a regular expression, so there is none."""
+    """By apiextensions-apiserver pkg/apiserver/schema/validation.go, every node has a type unless it is int-or-string
+    or keeps unknown fields. Only nodes without a type have combinations, references are not allowed, and metadata may
+    restrict only the name. There are no patterns, because their messages would show a regular expression."""
     for path, node in schemas(schema()):
         assert "$ref" not in node, path
         assert not {"oneOf", "not", "title", "const", "discriminator", "pattern"} & set(node), path
@@ -66,8 +66,8 @@ def test_the_schema_is_structural() -> None:
 
 
 def test_defaults_are_valid_and_complete() -> None:
-    """An API server checks a default with its rules, but without the defaults inside of it
-    (apiextensions-apiserver pkg/apiserver/schema/defaulting/validation.go), so it must be whole by itself."""
+    """An API server checks a default by its rules, but without applying the defaults inside it
+    (apiextensions-apiserver pkg/apiserver/schema/defaulting/validation.go). So each default must be complete."""
     for path, node in schemas(schema()):
         default = node.get("default")
         if isinstance(default, dict):
@@ -76,13 +76,13 @@ def test_defaults_are_valid_and_complete() -> None:
 
 
 def test_defaults_are_the_models() -> None:
-    """Python reads what the API server stored exactly as it reads what the user wrote."""
+    """Python reads the object stored by the API server exactly as it reads the user's manifest."""
     stored = apply({"workers": 2}).stored["spec"]
     assert JobSpec.model_validate(stored).model_dump() == JobSpec.model_validate({"workers": 2}).model_dump()
 
 
 def test_every_text_and_list_that_a_rule_reads_has_a_limit() -> None:
-    """Without one the API server assumes the largest request (3 MiB) and may refuse the rule for its cost
+    """Without a limit, the API server assumes the largest request (3 MiB) and may refuse the rule for its cost
     (https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#resource-use-by-validation-functions)."""
     described = schema()["properties"]["spec"]["properties"]
     for path, node in schemas(schema()["properties"]["spec"], "spec"):
@@ -139,12 +139,12 @@ def test_every_field_says_what_it_is() -> None:
     untold = [
         path for path, node in schemas(schema()) if path and not path.endswith("[]") and not node.get("description")
     ]
-    # Kubernetes' own fields are described by Kubernetes.
+    # Kubernetes describes its own fields.
     kubernetes_own = (".metadata", ".spec.podTemplate.spec.")
     assert [path for path in untold if not path.startswith(kubernetes_own)] == []
 
 
-# CEL sees nothing without a type, and "a quantity or a mapping" has none: the operator fails such a job at once.
+# CEL can't see a field without a type, such as "a quantity or a mapping", so the operator fails such a job at once.
 # CEL also can't resolve ".." inside a path.
 UNSEEN_AT_APPLY = {"a request above its limit", "checkpoints at /etc/../run/trainmaster"}
 AT_APPLY = {what: case for what, case in BAD_INPUT.items() if what not in UNSEEN_AT_APPLY}

@@ -55,7 +55,7 @@ def test_of_a_log_whose_beginning_is_gone_no_line_is_kept_twice(pods: list[list[
 
 def test_what_was_kept_before_a_pods_log_is_found_by_its_attempt_else_by_its_time_else_by_its_line() -> None:
     kept = KeptLog(("a", "--- attempt 2 ---", "b", "c"), (1, 2, 3, 4))
-    # A node's clock may be behind.
+    # A node's clock may be slow.
     assert kept.before("--- attempt 2 ---", 0).lines == ("a",)
     assert kept.before("--- attempt 3 ---", 0) == kept
     assert kept.before("c", 4).lines == ("a", "--- attempt 2 ---", "b")

@@ -220,5 +220,5 @@ def test_the_client_says_the_same_sentence_before_it_asks_the_api_server() -> No
 
 
 def test_all_limits_together_fit_into_an_object_of_the_api_server() -> None:
-    """etcd takes 1.5 MiB."""
+    """etcd accepts objects of up to 1.5 MiB."""
     assert sum(MAX_BYTES.values()) + MAX_OTHER_BYTES < 1024 * KIB

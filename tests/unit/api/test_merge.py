@@ -157,7 +157,7 @@ def test_what_cant_be_merged_is_named(patch: Any, place: str) -> None:
 
 
 def test_the_keys_are_those_of_kubernetes_own_schemas() -> None:
-    """Every list below a PodSpec that Kubernetes merges by a key is in the table, with the same key."""
+    """The table contains every list below a PodSpec that Kubernetes merges by a key, with the same key."""
     folder = Path(kubernetes_validate.__file__).parent / "kubernetes-json-schema" / "v1.37.0-local"
     definitions = json.loads((folder / "_definitions.json").read_text())["$defs"]
     found: dict[str, str] = {}
@@ -217,7 +217,7 @@ def test_merging_by_an_index_is_merging_by_searching(original: list[Any], patch:
 
 
 def test_merging_twenty_thousand_items_reads_each_a_few_times() -> None:
-    """They fit in 0.35 MB, and merging them took 51 s while each was compared with all those before it."""
+    """They fit into 0.35 MB, but merging took 51 s when each item was compared with all items before it."""
     count, reads = 20_000, 0
 
     class Toleration(dict[str, Any]):

@@ -1,4 +1,4 @@
-"""`bench.peers.healthy` compares the turns of a program with those of plain DDP in the same round."""
+"""`bench.peers.healthy` compares a program's runs with those of plain DDP in the same round."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.peers.healthy import Program, Turn, error_of_median, rows
 
 
 def program(tmp_path: Path, times: list[float]) -> Program:
-    """Returns a program whose turns took these times."""
+    """Returns a program whose runs took these times."""
     return Program("", Steps(tmp_path), 1, [Turn(median, 2 * median, 3 * median, 4 * median) for median in times])
 
 

@@ -1,4 +1,4 @@
-"""The command `kubectl dtj` as its tests run it (`transport` in conftest is its cluster), and a job to show."""
+"""Runs the command `kubectl dtj` for its tests (`transport` in conftest is its cluster), and builds a job to show."""
 
 from __future__ import annotations
 

@@ -22,10 +22,10 @@ def stamped(seconds: float, text: str) -> bytes:
 
 @dataclass
 class FakeKubelet(FakeTransport):
-    """Has by pod (or by pod@uid) the lines of its containers in their order: (seconds, text) each.
+    """Holds the lines of each pod's containers in order, as (seconds, text), by pod or by pod@uid.
 
-    Which container runs is what the pods that were listed last say. A followed log ends at once: as one that broke off.
-    `growing`: what a log has more each time that it is read.
+    The latest list of pods decides which container is running. A followed log ends at once, like a broken connection.
+    `growing` has the lines that are added to a log each time that it is read.
     """
 
     containers: dict[str, list[list[tuple[float, str]]]] = field(default_factory=dict)

@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def takes_code(transport: FakeTransport, *states: dict[str, Any]) -> None:
-    """Has the cluster take new code, and then show the job in these states."""
+    """Lets the cluster accept new code, and then show the job in these states."""
     transport.answers = {
         f"GET {JOBS}/reviews": [running(), running(), *states],
         f"GET {CONFIG_MAPS}/reviews-code": {"metadata": {}, "binaryData": {}},

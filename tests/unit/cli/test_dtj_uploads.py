@@ -24,7 +24,7 @@ Hook = Callable[[], None]
 
 
 class FakeCluster:
-    """An API server that has a claim, keeps what is created, and gives the upload's pod the statuses of a script.
+    """Fakes an API server with a claim. It keeps created objects, and the upload's pod goes through `statuses`.
 
     `before` and `after` are called around the handling of a request (`METHOD path`), and may raise.
     """

@@ -1,7 +1,7 @@
 """No command lets text from pods or other clients control the terminal, and no such text ends a command.
 
-Every string field of a job, its status, pods, evidence and logs holds escape sequences, C1 controls, bidirectional
-controls, carriage returns and rich's markup. Each command prints them into a pipe and onto a terminal (a pty).
+Each text of a job, its status, pods, evidence and logs contains escape sequences, C1 controls, bidirectional controls,
+carriage returns and rich's markup. Each command prints them to a pipe and to a terminal (a pty).
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def test_a_bundle_runs_alone_and_decorators_and_annotations_need_nothing(tmp_pat
 
 
 def run(folder: Path) -> None:
-    """Runs the bundle as a rank does: its folder is first on the path of modules."""
+    """Runs the bundle as a rank does, with its folder first on Python's path."""
     module: dict[str, Any] = {"__name__": MODULE}
     exec(compile((folder / f"{MODULE}.py").read_text(), "module", "exec"), module)
     script = (folder / SCRIPT).read_text().replace(f"from {MODULE} import fit", "")

@@ -110,7 +110,7 @@ def test_logs_come_from_what_was_kept_when_the_pod_goes_at_that_moment() -> None
 
 
 def test_logs_come_from_what_was_kept_when_the_pods_log_has_just_gone() -> None:
-    """The kubelet removes the log before the API server removes the pod, and answers with nothing."""
+    """The kubelet removes the log before the API server removes the pod, and then returns an empty log."""
     for tail, lines in ((None, ["one", "two"]), (1, ["two"])):
         transport = FakeTransport(
             {**ending(), f"GET {PODS}": {"items": [pod(0)]}, f"GET {KEPT}": {"data": {"worker-0.log": "one\ntwo\n"}}},

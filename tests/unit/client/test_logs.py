@@ -123,7 +123,7 @@ def test_what_ends_the_reading_of_a_log_is_raised() -> None:
 
 
 def test_a_log_is_followed_from_its_last_line_when_it_breaks_off_and_through_the_next_container() -> None:
-    """The first container's log breaks off within second 2 and is read again from there; then another one runs."""
+    """The first container's log breaks off in second 2 and is read again from there; then another container runs."""
     transport = served(
         logs={
             0: [lines("1 a", "2 b"), lines("2 b", "2 c"), lines("4 e")],
@@ -175,7 +175,7 @@ def test_one_worker_has_the_container_before_as_all_have_it() -> None:
 @pytest.mark.parametrize("tail", [None, 5])
 @pytest.mark.parametrize("suspended_at_first", [False, True])
 def test_what_was_kept_before_a_resume_comes_first_also_with_a_tail(tail: int | None, suspended_at_first: bool) -> None:
-    """`kubectl dtj logs -f --tail 5` shows it too; the page always asks with a tail."""
+    """This also holds for `kubectl dtj logs -f --tail 5`, and the page always asks with a tail."""
     halted = job(**TWO | {"phase": "Suspended"})
     transport = served(
         logs={0: [lines("5 --- attempt 2 ---", "6 after")]},

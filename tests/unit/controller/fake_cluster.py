@@ -1,7 +1,7 @@
-"""An API server in memory behind the `Cluster` protocol, with scripted faults; `fake_http` serves the same over HTTP.
+"""Fakes an API server in memory behind the `Cluster` protocol, with scripted faults; `fake_http` serves it over HTTP.
 
-It does what the operator relies on and no more: uids, resourceVersions, preconditions, owner references, merge patches
-of objects and status, list and watch with label selectors.
+It has only the features that the operator relies on: uids, resourceVersions, preconditions, owner references, merge
+patches of objects and status, and list and watch with label selectors.
 """
 
 from __future__ import annotations
@@ -27,9 +27,12 @@ NOW = "2026-11-21T04:00:00Z"
 
 @dataclass
 class FakeCluster:
-    """See the module. `calls` counts (verb, kind); `on_event` gets (type, resource, object) after each write; `admit`
-    is done to each object that is created, as an API server's strategies and webhooks do. `logs` are what containers
-    have printed, by pod, and `follows` what they still print, where the kubelet `opens` logs."""
+    """Stores objects; see the module.
+
+    `calls` counts (verb, kind), and `on_event` gets (type, resource, object) after each write. `admit` changes each new
+    object, as an API server's strategies and webhooks do. `logs` is the containers' output so far, by pod, and
+    `follows` their later output if the kubelet `opens` logs.
+    """
 
     objects: dict[tuple[str, str, str], RawObject] = field(default_factory=dict)
     calls: Counter[tuple[str, str]] = field(default_factory=Counter)

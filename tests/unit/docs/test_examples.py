@@ -19,9 +19,9 @@ ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = ROOT / "manifests" / "examples"
 NEEDS_ACCELERATORS = {"ascend", "bert-mrpc"}
 FIRST = sorted({path.stem for path in EXAMPLES.glob("*.yaml")} - NEEDS_ACCELERATORS)
-# One node of two cores and 4 GiB. What a single-node kubeadm or kind reserves there: API server 250m, controllers 200m,
-# scheduler 100m, etcd 100m and 100Mi, two CoreDNS of 100m and 70Mi, the network's pod of 100m and 50Mi; and the kubelet
-# evicts below 100Mi of free memory.
+# The machine is one node with two cores and 4 GiB. A single-node kubeadm or kind reserves: API server 250m, controllers
+# 200m, scheduler 100m, etcd 100m and 100Mi, two CoreDNS of 100m and 70Mi, the network's pod 100m and 50Mi. The kubelet
+# evicts pods below 100Mi of free memory.
 ROOM = {"cpu": Decimal(2) - quantity("950m"), "memory": quantity("4Gi") - quantity("290Mi") - quantity("100Mi")}
 
 
@@ -37,7 +37,7 @@ def requests(pod: Mapping[str, Any], resource: str) -> Decimal:
 
 
 def total(bodies: Iterable[Mapping[str, Any]], resource: str) -> Decimal:
-    """Returns what all pods of StatefulSets and Deployments request together."""
+    """Returns the sum of the requests of all pods of StatefulSets and Deployments."""
     workloads = [body for body in bodies if body["kind"] in ("StatefulSet", "Deployment")]
     return sum(
         (body["spec"]["replicas"] * requests(body["spec"]["template"]["spec"], resource) for body in workloads),

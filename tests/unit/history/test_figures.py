@@ -177,7 +177,7 @@ def test_a_block_of_heat_is_read_as_it_was_written(points: Drawn) -> None:
     assert found.values[PEAK] == pytest.approx(full.values[PEAK], rel=5e-4, nan_ok=True)
     alone = Points.of_block(HEAT, full.to_block(), MEAN)
     assert list(alone.values) == [PEAK]
-    # If no mean is beside the peak, they are one.
+    # If there is no mean beside the peak, the two are equal.
     assert [list(row) for row in alone.rows(MEAN)] == [pytest.approx(row, nan_ok=True) for row in found.rows(PEAK)]
 
 

@@ -1,4 +1,4 @@
-"""Small builders for a job and what is observed of it. A world of two workers, `bert-0` and `bert-1`, at NOW."""
+"""Builds a job and its observations. By default it has two workers, `bert-0` and `bert-1`, at NOW."""
 
 from __future__ import annotations
 

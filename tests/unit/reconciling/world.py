@@ -1,12 +1,12 @@
-"""A simulated world around `decide`: API server, StatefulSet controller, kubelets, agents, training, and operators.
+"""Simulates a world around `decide`: API server, StatefulSet controller, kubelets, agents, training, and operators.
 
-Each object does one small step when it is called, so a test chooses the order of everything. What they do is what
-docs/protocol.md and Kubernetes say, made small. Here are the API server and Kubernetes' controllers: the kubelet starts
-containers again with a back-off and may be late in showing an annotation; the StatefulSet controller replaces pods only
-when the old one is gone. Agents and their ranks are in `world_agents`, operators in `world_operator`: they see pods
-through a view that may be behind, write with preconditions, and can be killed between writes.
+Each object does one small step when it is called, so a test chooses the order of all steps. The objects follow
+docs/protocol.md and Kubernetes in a simplified form. This module has the API server and Kubernetes' controllers. The
+kubelet restarts containers with a back-off, and may be late in showing an annotation. The StatefulSet controller
+replaces a pod only when the old one is gone. Agents and their ranks are in `world_agents`. Operators are in
+`world_operator`: their view of pods may be outdated, they write with preconditions, and can be killed between writes.
 
-`World.check` holds what must be true at every moment; agents and operators check what they do themselves.
+`World.check` checks the properties that always hold; agents and operators check their own actions.
 """
 
 from __future__ import annotations

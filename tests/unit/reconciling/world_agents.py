@@ -1,8 +1,8 @@
-"""The agents of the simulated world and the ranks that they run: what docs/protocol.md says, made small.
+"""Simulates the agents of the world and the ranks that they run, by a simplified docs/protocol.md.
 
-Agents accept the highest attempt that they see, at the same attempt Hold wins, a saved report outlives the container,
-and a report that nobody watches is made by exiting. What must never be is asserted where it would happen: an attempt
-trained twice by a worker, or by two groups.
+Agents accept the highest attempt that they see, and for the same attempt Hold wins. A saved report outlives the
+container, and an agent reports by exiting if no operator is watching. Assertions at the places concerned check that no
+worker trains an attempt twice, and that no two groups train the same attempt.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class Agents:
         group = tuple(ready[worker].uid for worker in sorted(ready))
         self.groups.setdefault(attempt, set()).add(group)
         others = {uid for other in self.groups[attempt] - {group} for uid in other}
-        # Attempt 1 names no uids, so that jobs start without the operator: where all of its pods were replaced while
+        # Attempt 1 names no uids, so that jobs start without the operator. If all of its pods were replaced while
         # the operator is away, the new ones begin it again. Later attempts name their pods.
         left = {pod.uid for pod in self._everybody()}
         assert not others or (attempt == 1 and not others & left), f"attempt {attempt} was trained by two groups"

@@ -82,8 +82,10 @@ def test_the_hash_is_of_the_manifest_without_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(set(NAMES) - {"rdma-and-host-network", "checkpoint-host-path", "pod-template"}))
 def test_pods_keep_to_the_restricted_standard(name: str) -> None:
-    """https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted; of other images it isn't known
-    whether they run as root, so runAsNonRoot is theirs to ask for."""
+    """The standard is https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted.
+
+    Other images may run as root, so the operator doesn't set runAsNonRoot for them.
+    """
     for pod in pods(name):
         bundled = pod["containers"][0]["image"].startswith("ghcr.io/trainmaster/trainer:")
         assert pod["securityContext"].get("runAsNonRoot", False) is bundled

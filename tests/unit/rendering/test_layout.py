@@ -138,7 +138,7 @@ def test_the_first_assignment_lists_everybody_and_no_uids() -> None:
 
 
 def test_the_largest_assignment_fits_into_a_pods_annotations() -> None:
-    """apimachinery pkg/api/validation/objectmeta.go: 256 KiB for all annotations together."""
+    """By apimachinery pkg/api/validation/objectmeta.go, all annotations together may have 256 KiB."""
     job = JobIdentity("n" * 63, "j" * MAX_SET_NAME, "uid-1")
     largest = first_assignment(job, parse_spec({"workers": MAX_WORKERS}, job.name))
     uids = ("3f1d6c1e-0000-4000-8000-000000000000",) * MAX_WORKERS
@@ -309,7 +309,7 @@ def test_a_set_selects_the_pods_of_this_job_only() -> None:
 
 
 def test_a_values_dollars_survive_the_kubelets_expansion() -> None:
-    """k8s.io/kubernetes third_party/forked/golang/expansion: $$ is $, $(NAME) is a variable."""
+    """By k8s.io/kubernetes third_party/forked/golang/expansion, $$ becomes $, and $(NAME) is a variable."""
     setup = "echo $$ $(hostname) $HOME $(A)"
     (one,) = stateful_sets(spec(workers=1, setup=setup))
     written = environment(one)["TRAINMASTER_SETUP"]

@@ -42,5 +42,5 @@ def test_what_was_asked_for_is_read_of_all_processes(tmp_path: Path) -> None:
             json.dumps([right.group, right.resource, right.verb, right.name]) + "\n"
         )
     assert asked_for(tmp_path) == set(ALL)
-    # The role has only the chart's rights to read and patch pods.
+    # The processes asked only to read and patch pods, and the chart gives more rights.
     assert main([str(tmp_path)]) == 1

@@ -19,7 +19,7 @@ def report(state: str = "Failed", reason: str = "Error", *, at: float = 1.0, uid
 
 
 LOST = "AgentLost"
-# The reports arrive in this order, and the last column is the one that counts.
+# The reports arrive in this order, and merge into the last one of the case.
 CASES: dict[str, tuple[tuple[Report, ...], Report]] = {
     "an end outlasts what was said before it, though it comes later": (
         (report(at=5.0), report("Running", "", at=4.0)),
@@ -114,7 +114,7 @@ def test_a_report_says_whether_ranks_can_continue_and_wait_to_join_only_where_th
 
 @given(st.text(max_size=3_000))
 def test_a_termination_message_fits_what_the_kubelet_keeps(error: str) -> None:
-    # Kubernetes: MaxContainerTerminationMessageLength in pkg/kubelet/container/runtime.go is 4 KiB.
+    # In Kubernetes, MaxContainerTerminationMessageLength in pkg/kubelet/container/runtime.go is 4 KiB.
     made = Report(1, 0, "uid", "Failed", error=error)
     message = made.termination_message()
     assert len(message.encode()) <= 4_000

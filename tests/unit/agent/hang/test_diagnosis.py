@@ -155,7 +155,7 @@ def answer(worker: int, *states: RankState, first: int | None = None, more: bool
         ({0: late(5), 2: late(6)}, {1: 6}, 0),
         # Worker 1 is alive, and only slow to find out.
         ({0: late(5), 2: late(6)}, {1: None}, 0),
-        # A stopped rank explains everything.
+        # A rank that was stopped is a sufficient explanation.
         ({0: late(5), 2: late(6, state="T")}, {1: -1}, 2),
         ({0: late(5), 2: PATIENT}, {1: -1}, 51.0),
         ({0: late(5), 1: late(5), 2: late(6)}, {}, 0),

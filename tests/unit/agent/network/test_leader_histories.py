@@ -1,4 +1,4 @@
-"""Random histories of a leader: followers come, go and report in any order, attempts and operators come and go.
+"""In random histories of a leader, followers, operators and attempts come and go, and reports come in any order.
 
 In every history, an operator that begins to watch sees the same reports as an operator that has watched all along.
 Nothing is sent to a closed connection, no worker reports for another, and the leader's memory is bounded.

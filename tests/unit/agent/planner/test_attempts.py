@@ -26,7 +26,7 @@ def begun(agent: Agent) -> list[int]:
 
 
 def states(agent: Agent) -> list[tuple[int, str]]:
-    """Returns attempt and state of each report that was published."""
+    """Returns the attempt and the state of each published report."""
     return [(action.report.attempt, action.report.state) for action in agent.all(actions.PublishReport)]
 
 

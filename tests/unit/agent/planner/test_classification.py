@@ -15,7 +15,7 @@ from trainmaster_operator.wire.report import Report
 STARTING = Report(3, 1, "uid", "Starting")
 
 
-# A communication hook of DDP that lost its peer: pybind11 adds the Python frames.
+# A communication hook of DDP lost its peer, and pybind11 adds the Python frames.
 LOST = (
     "RuntimeError: Got the following error when running the callback: RuntimeError: [/third_party/gloo/gloo/transport/"
     "tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:26023. This is typically caused by a remote worker."
@@ -58,8 +58,8 @@ def test_what_follows_the_frames_is_kept() -> None:
     assert classification.conclusion(CXX + "ValueError: another") == STORE + "\nValueError: another"
 
 
-# What torch says after an error of the device, in its order (c10/cuda/CUDAException.cpp; the sentences of torch 2.11 to
-# 2.15 together, and of a build for ROCm).
+# torch prints these sentences after an error of the device, in this order (c10/cuda/CUDAException.cpp; torch 2.11 to
+# 2.15 together, and a build for ROCm).
 ADVICE = """
 Search for `cudaErrorAssert' in https://docs.nvidia.com/cuda/group__CUDART__TYPES.html for more information.
 CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be incorrect.

@@ -170,7 +170,7 @@ def test_a_rank_of_the_group_that_fails_after_one_that_was_to_join_is_reported()
     assert (report(agent).state, report(agent).rank, report(agent).exit_code) == ("Failed", 2, 1)
 
 
-#: A worker of two ranks of which one trains, and one whose only rank is absent; with the rank that joins, and its pid.
+#: One worker has a rank that trains and one that joins; the other's only rank joins. Each with the joining rank's pid.
 JOINERS = [(joiner, 3, 14), (lambda: assign(Agent(), 2, 1), 1, 1_001)]
 
 
@@ -378,7 +378,7 @@ def test_ranks_that_need_others_train_on_without_an_operator() -> None:
         assert signalled(agent.wait(100_000)) == []
 
 
-# The way back from the fault
+# The return from the fault
 
 
 def test_the_recovery_of_a_continued_attempt_is_timed_and_joining_is_none() -> None:

@@ -1,4 +1,4 @@
-"""Random histories of one worker, with its agent killed between any two actions."""
+"""Random histories run one worker, whose agent is killed between any two actions."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Histories(RuleBasedStateMachine):
             elif isinstance(action, actions.Launch):
                 attempt = action.assignment.attempt
                 assert self.running is None, "one attempt runs at a time"
-                # So only the job's spec decides whether a launcher starts the ranks (`RunProcesses`).
+                # Therefore only the job's spec decides whether a launcher starts the ranks (`RunProcesses`).
                 assert self.is_asked_for, "ranks start when it is known whether they can be forked"
                 assert attempt not in self.launched, "an attempt never runs twice here"
                 assert agent.saved is not None

@@ -1,4 +1,4 @@
-"""The kernel's count of kills for memory."""
+"""The agent reads how many processes the kernel has killed for memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An attempt's command line and its ranks' environment."""
+"""The agent builds an attempt's command line and its ranks' environment."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_python_command_is_started_by_its_own_pythons_torchrun() -> None:
 
 
 def test_torchruns_macros_leave_the_shell_that_announces_a_rank_as_it_is() -> None:
-    """It passes every argument through string.Template (torch.distributed.elastic.utils.api.macros)."""
+    """torchrun passes each argument through string.Template (torch.distributed.elastic.utils.api.macros)."""
     launch = plan("python3", "train.py", NPROC_PER_NODE="8")
     assert [Template(text).safe_substitute(local_rank="0") for text in launch.arguments] == list(launch.arguments)
 
@@ -74,7 +74,7 @@ def test_the_manifests_environment_is_set_anew_for_an_attempt() -> None:
 
 
 def test_a_user_without_a_name_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """getpass.getuser() is a KeyError for a user that the image's /etc/passwd doesn't have."""
+    """getpass.getuser() raises a KeyError for a user who isn't in the image's /etc/passwd."""
     launch = Launch(settings(), Assignment.parse(GOOD), 1, {})
     assert "USER" not in launch.environment()
     monkeypatch.setattr("os.getuid", lambda: 987_654)

@@ -14,7 +14,7 @@ from trainmaster_operator.agent.loop import Loop
 from trainmaster_operator.agent.process.output import AttemptOutput, PrintedEnd, Printer, Printers
 from trainmaster_operator.agent.settings import read_settings
 
-# As torch 2.11 prints it (ProcessGroupNCCL.cpp, dumpDebuggingInfo), and its words in other versions.
+# torch 2.11 prints the first of these lines (ProcessGroupNCCL.cpp, dumpDebuggingInfo); other versions differ.
 PLACE = "[rank1]:[E703 19:54:01.074938485 ProcessGroupNCCL.cpp:1700] [PG ID 0 PG GUID 0(default_pg) Rank 1] "
 DUMP = f"{PLACE}ProcessGroupNCCL preparing to dump debug info. Include stack trace: 1, only active collectives: 0"
 OLD_DUMP = f"{PLACE}ProcessGroupNCCL preparing to dump debug info."
@@ -27,7 +27,7 @@ ASSERTED = "torch.AcceleratorError: CUDA error: device-side assert triggered"
 
 
 class Rank:
-    """A rank that prints to its stderr, and what becomes of that."""
+    """Stands for a rank that prints to its stderr, and for the agent that reads it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._loop, self._end = folder, Loop(), PrintedEnd()
@@ -38,18 +38,18 @@ class Rank:
         self.output.open_rank_pipes(1, 0)
 
     def print(self, *lines: str) -> None:
-        """A process of the rank prints lines, and ends."""
+        """Lets a process of the rank print lines and end."""
         with (self._folder / "rank-0.err").open("w") as stderr:
             stderr.writelines(f"{line}\n" for line in lines)
         self._loop.run_once()
         self._loop.run_once(0.0)  # an end of the pipe, if it has one
 
     def shown(self) -> list[str]:
-        """Returns what the container's log has."""
+        """Returns the container's log."""
         return (self._folder / "shown").read_text().splitlines()
 
     def kept(self) -> list[str]:
-        """Returns the log that the evidence is made of."""
+        """Returns the log from which the evidence is made."""
         return Path(self.output.log_path("rank-0.err")).read_text().splitlines()
 
 
@@ -75,7 +75,7 @@ def test_what_its_next_process_prints_is_shown_as_soon_as_it_comes(rank: Rank) -
 
 
 def test_they_are_no_sign_of_life(rank: Rank) -> None:
-    """A rank that hangs is asked again and again, and would never be silent."""
+    """Otherwise a rank that hangs would never be silent, because it is asked again and again."""
     rank.print("step 1")
     before = dict(rank.output.printed.printed_at)
     rank.print(*DUMPS)

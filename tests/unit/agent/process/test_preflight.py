@@ -49,7 +49,7 @@ def test_differences_are_shown_by_name_value_and_worker() -> None:
 
 
 def test_gpus_and_driver_are_what_the_kernel_says(tmp_path: Path) -> None:
-    """No device is opened for it, so a warm start stays possible."""
+    """The agent opens no device for it, so a warm start stays possible."""
     nvidia = tmp_path / "proc" / "driver" / "nvidia"
     for gpu in ("0000:19:00.0", "0000:3b:00.0"):
         (nvidia / "gpus" / gpu).mkdir(parents=True)

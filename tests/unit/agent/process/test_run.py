@@ -53,7 +53,7 @@ def test_the_process_that_served_the_store_ends_with_the_first_attempt(
 def test_an_attempt_that_has_ended_kills_nothing_of_the_next_one(
     answered_first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The order to fork its ranks may be answered when it has ended, or what it waited for may be gone then."""
+    """The answer to the order to fork its ranks may arrive after the attempt's end, or after its wait is over."""
     settings = read_settings(
         {**environment(), "TRAINMASTER_WORKER": "0", "TRAINMASTER_STATE_DIR": str(tmp_path)},
     )

@@ -15,7 +15,7 @@ from trainmaster_operator.wire.assignment import Assignment
 def test_an_agent_whose_process_has_a_ranks_number_writes_the_file_and_leaves_the_fifo(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a pod the agent is process 1."""
+    """In a pod, the agent is process 1, and 1 may also be a rank's number."""
     path = str(tmp_path / "group")
     make_fifos(path, [0, 1])
     monkeypatch.setattr(os, "getpid", lambda: 1)

@@ -1,7 +1,7 @@
-"""Dumps of torch's flight recorder, in the form in which torch 2.13 writes them (FlightRecorder, version 2.10).
+"""The agent reads dumps of torch's flight recorder as torch 2.13 writes them (FlightRecorder, version 2.10).
 
-The keys and types are those of a dump of this version; a real one, asked for through the pipe of a real rank, is in
-tests/trainer/test_stall_evidence.py.
+The keys and types are those of a dump of this version. tests/trainer/test_stall_evidence.py asks a real rank for a
+real dump through its pipe.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def test_a_training_from_its_beginning_to_its_end() -> None:
     reports.receive(report(100, 0, loss=1.0, train_runtime=12.5))
     assert wire(reports)["step"] == 23 and wire(reports)["etaSeconds"] == 0.0
     assert reports.is_over and wire(reports)["section"] == "finish"
-    # A second training in the same process begins at the beginning.
+    # A second training in the same process starts again at step 0.
     reports.receive(report(0, total_steps=10))
     assert wire(reports) == {"totalSteps": 10, "section": "train"} and not reports.is_over
 

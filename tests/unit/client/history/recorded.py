@@ -148,9 +148,9 @@ def evidence() -> dict[str, Any]:
 
 @dataclass
 class RecordedHistory:
-    """RecordedHistory answers GET as a history does; `asked` has the paths and queries, `answers` what is replaced.
+    """Answers GET as a history does. `asked` lists the paths and queries, and `answers` replaces answers.
 
-    With a prefix it is behind a cluster that announces it (PROXY).
+    With a prefix, it is behind a cluster that announces it (PROXY).
     """
 
     prefix: str = ""

@@ -90,7 +90,7 @@ def test_one_that_had_begun_the_attempt_has_ended_it() -> None:
     reports = (said(0, "Starting", 2, ago=399.0), said(1, "Starting", 2, ago=399.0))
     status = decided(job(opened), around(*reports, given=killed(0), attempt=2)).status
     assert (status.attempt, status.restarts) == (3, 2)
-    # Its report may have been lost too, because the restarted agent sends the saved one.
+    # If its report was lost too, the restarted agent sends the saved one.
     lost = said(0, "Failed", 2, reason="AgentLost", exit_code=69, error="without a report")
     status = decided(job(opened), around(reports[1], lost, given=killed(0), attempt=2)).status
     assert (status.attempt, status.restarts) == (3, 2)

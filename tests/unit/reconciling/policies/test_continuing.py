@@ -450,7 +450,7 @@ class TestAWorkerThatFailsToJoin:
 
 
 class TestSpares:
-    """Three workers and a spare, worker 3."""
+    """The job has three workers and a spare, worker 3."""
 
     spec: ClassVar[Any] = {"workers": WORKERS, "spares": 1}
 
@@ -476,7 +476,7 @@ class TestSpares:
 
 
 class TestElastic:
-    """An elastic job of three workers."""
+    """The job is elastic and has three workers."""
 
     spec: ClassVar[Any] = {"elastic": {"minWorkers": 1, "maxWorkers": 4}}
 
@@ -534,7 +534,7 @@ class TestAWorkerThatTrainsAlone:
     """Attempt 2 trains with worker 0 alone. Then its node can't be reached, but its ranks don't need any other."""
 
     lost = pod(0, deleting=True, deadline=NOW + 30, disruption="DeletionByTaintManager")
-    #: ALONE_SECONDS + UNSEEN_SECONDS, and the ranks' grace.
+    #: The sum is ALONE_SECONDS + UNSEEN_SECONDS, and the ranks' grace period.
     until = 120 + 30 + 55
 
     def decided(self, status: JobStatus, after: float, view: PodView = lost, **spec: Any) -> Decision:

@@ -232,7 +232,7 @@ class TestInvalid:
         condition = accepted(decision.status)
         assert (condition.status, condition.reason) == ("True", "InvalidSpec")
         assert condition.message.endswith(WRONG.message)
-        # The children still match the spec that an older operator accepted.
+        # A second pass doesn't fail it either, because an older operator had accepted the job.
         later = decided(replace(sound, status=decision.status, invalid=WRONG), seen)
         assert later.status.phase != "Failed"
 

@@ -118,7 +118,7 @@ def test_a_job_that_a_quota_lets_make_only_some_pods_gives_them_up_for_a_while()
     status, around = short_of_quota(10.0, pod(0))
     decision = decided(job(status, **POLICY), around)
     assert decision.status.scheduling_backoff and decision.status.next_attempt_time is not None
-    # In this time the operator touches another job's set, which then makes its pods.
+    # The wait is long enough that another job's set is touched meanwhile, and makes its pods.
     assert to_seconds(decision.status.next_attempt_time) >= NOW + 10
     (message,) = [event.message for event in decision.events if event.reason == "SchedulingBackoff"]
     assert message.startswith("The job gives up its pods until ") and "exceeded quota: few" in message

@@ -1,6 +1,6 @@
-"""Starting up: what keeps workers from it, shown in the cluster's messages, and given up in time.
+"""While workers can't start, the status shows the cluster's messages, and the job fails in time.
 
-The waiting reasons and messages are those recorded on Kubernetes 1.36 (local/tests/data/kubernetes-pods.jsonl).
+The waiting reasons and messages were recorded on Kubernetes 1.36 (local/tests/data/kubernetes-pods.jsonl).
 """
 
 from __future__ import annotations
