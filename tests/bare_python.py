@@ -1,4 +1,4 @@
-"""A Python as an image of a user's own has it: with torch, and without anything of Trainmaster."""
+"""A Python like that of a user's image: it has torch, and nothing of Trainmaster."""
 
 from __future__ import annotations
 

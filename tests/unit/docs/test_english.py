@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-CODE = ("operator", "console", "local/trainmaster_local", "images/trainer/trainloop", "tools", "bench")
+CODE = ("operator", "console", "local", "images/trainer/trainloop", "tools", "bench", "tests")
 # The words of these pages are those of fields and commands in the code.
 GENERATED = ("docs/commands.md", "docs/reference.md", "docs/reasons.md", "docs/training-reference.md")
 PAGES = sorted(
@@ -72,9 +72,9 @@ def constant(nodes: list[ast.expr]) -> list[str]:
 
 @cache
 def texts(folder: str) -> list[tuple[str, str, str]]:
-    """Returns the place, kind and text of each docstring, help text and description below a folder, without tests."""
+    """Returns the place, kind and text of each docstring, help text and description below a folder."""
     found = []
-    for path in sorted(path for path in (ROOT / folder).rglob("*.py") if "tests" not in path.parts):
+    for path in sorted((ROOT / folder).rglob("*.py")):
         where = path.relative_to(ROOT)
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, _DOCUMENTED) and (text := ast.get_docstring(node)):

@@ -93,7 +93,7 @@ def a_run(
     at: float = 100.0,
     regrouped_at: float = 0.0,
 ) -> Any:
-    """What an observation reads of a run whose ranks write nothing but files."""
+    """Returns the parts of a run that an observation reads; its ranks only write files."""
     return SimpleNamespace(
         attempt=attempt,
         folder=str(folder),
