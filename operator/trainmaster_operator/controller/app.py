@@ -1,4 +1,4 @@
-"""An operator acquires its lease, reads everything once, watches and works, and shuts down in order.
+"""An operator acquires its lease, reads all objects once, works until it is stopped, and shuts down step by step.
 
 `wiring` constructs the operator's parts. Nothing here is global, so tests can run several operators in one process,
 each with its own stop event.
@@ -46,7 +46,7 @@ Result = TypeVar("Result")
 START_RETRY = 2.0
 # Seconds without a watch after which the liveness probe fails.
 UNWATCHED_SECONDS = 300.0
-# Seconds for workers to finish their pass at a planned stop.
+# Seconds that the workers have to finish their passes when the operator stops.
 STOP_SECONDS = 5.0
 # Number of workers for large jobs. While one worker writes, the other can decide.
 LARGE_WORKERS = 2
@@ -100,7 +100,8 @@ class Operator:
             self.health_port = await self._serve_health(stack, settings.health_port)
         if settings.metrics_port is not None:
             self.port = await self._serve_metrics(stack, settings.metrics_port, connection)
-        # This takes seconds on a slow processor, so it runs before the lease is acquired and has to be renewed.
+        # Building the agent takes seconds on a slow processor, so do this before the lease is acquired and has to be
+        # renewed.
         await asyncio.to_thread(zipapp_bytes)
         ends: dict[asyncio.Task[Any], Exception] = {stopped: _Stopped()}
         if lease is not None:
@@ -111,7 +112,7 @@ class Operator:
             # Renewals begin here because the steps below (reading everything, waiting for the CRD) can outlast a lease.
             holding = asyncio.create_task(lease.hold(), name="lease")
             stack.push_async_callback(end_tasks, [holding])
-            # Another operator may lead then.
+            # If this task ends, the lease is lost, and another operator may lead.
             ends[holding] = OperatorError(_LEASE_LOST)
             self._standby = False
         self.metrics.leader.set(1)
@@ -158,7 +159,7 @@ class Operator:
         finally:
             self.ready.clear()
             parts.queue.close()
-            # Let the workers finish their pass, unless the lease is lost, because another operator may lead then.
+            # Let the workers finish their passes. If the lease is lost, don't wait, because another operator may lead.
             finished = asyncio.create_task(asyncio.wait(workers))
             await asyncio.wait({finished, *holding}, timeout=STOP_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
@@ -176,7 +177,7 @@ class Operator:
     async def _require_answer(self, cluster: KubernetesCluster, connection: ApiConnection) -> None:
         """Raises OperatorError if the API server doesn't answer.
 
-        On a laptop, the kubeconfig is then wrong, and waiting doesn't help.
+        On a laptop, no answer means that the kubeconfig is wrong, and waiting doesn't help.
         """
         settings = self.settings
         try:
@@ -225,7 +226,8 @@ class Operator:
             return "not every job has been read yet"
 
         def healthy() -> str | None:
-            # A response proves that the event loop runs. Watching repairs itself; if it doesn't, a restart may help.
+            # A response proves that the event loop runs. The watcher normally recovers by itself; if it doesn't, a
+            # restart may help.
             dead = self._parts.watcher.dead_seconds() if self._parts is not None else 0.0
             return f"watching has not worked for {dead:.0f} s" if dead > UNWATCHED_SECONDS else None
 

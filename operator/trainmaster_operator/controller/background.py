@@ -1,4 +1,4 @@
-"""Background work, which nothing waits for: how its tasks end, retry and report failures."""
+"""Defines how background tasks, which no other code waits for, end, retry and report failures."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-# Seconds between two messages; the metrics count all failures.
+# Minimum seconds between two messages about failures; the metrics count all failures.
 LOG_SECONDS = 60.0
 
 
 def backoff(failures: int, first: float, longest: float) -> float:
-    """Returns the seconds until the next try: `first` after the first failure (0), then doubled up to `longest`."""
-    # 2.0 ** 1024 overflows, after 17 hours of failures a minute apart.
+    """Returns the seconds until the next try: `first` if `failures` is 0, doubled with each failure up to `longest`."""
+    # Without this limit, 2.0 ** 1024 would overflow, after 17 hours of failures a minute apart.
     return min(first * 2.0 ** min(failures, 40), longest)
 
 
@@ -40,14 +40,17 @@ async def wait_until_set(event: asyncio.Event, seconds: float | None) -> None:
 
 @dataclass
 class FailureLog:
-    """Logs failures, once in LOG_SECONDS."""
+    """Logs at most one failure in LOG_SECONDS."""
 
     logger: logging.Logger
     about: str
     _logged_at: float = field(default=float("-inf"), init=False)
 
     def report(self, message: str, bug: Exception | None = None) -> None:
-        """Log a message, unless one was logged a moment ago. `bug` is an error of ours, logged with its traceback."""
+        """Log a message, unless another was logged in the last LOG_SECONDS.
+
+        `bug` is an error of ours, whose traceback is logged too.
+        """
         now = time.monotonic()
         if now - self._logged_at >= LOG_SECONDS:
             self._logged_at = now

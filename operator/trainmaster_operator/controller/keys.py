@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 SECRET_NAME = "trainmaster-signing-keys"
 # The Secret's data: the private keys (one a line, newest first) and one seed. Each is 32 bytes in base64.
 PRIVATE_KEYS, AGENTS_SEED = "private-keys", "agents-seed"
-# Each signature adds 110 bytes to an annotation, and each agent reads one more key.
+# The number is limited because each key adds a signature of 110 bytes to an annotation, and each agent reads all keys.
 MAX_KEYS = 4
 
 
@@ -47,10 +47,10 @@ class KeysError(Exception):
 
 
 async def load_keys(cluster: Cluster, namespace: str, *, make_namespace: bool) -> SigningKeys:
-    """Read the Secret; create it if it is missing.
+    """Read the operator's keys from their Secret; create the Secret if it is missing.
 
-    `make_namespace`: create its namespace too, for an operator that a person runs outside of the cluster without a
-    lease. Raises ClusterError, or KeysError.
+    With `make_namespace`, create the Secret's namespace too, for an operator that a user runs outside of the cluster
+    without a lease. Raises ClusterError, or KeysError.
     """
     try:
         return parse_keys(await cluster.get(SECRETS, namespace, SECRET_NAME))
@@ -87,7 +87,7 @@ def rotated(keys: SigningKeys) -> SigningKeys:
 
 
 def pruned(keys: SigningKeys) -> SigningKeys:
-    """Returns only the newest key. Pods created before it accept no further assignment."""
+    """Returns only the newest key. Pods that were created before that key accept no further assignment."""
     return SigningKeys(keys.private[:1], keys.agents_seed)
 
 
@@ -128,7 +128,7 @@ def _secret(namespace: str, name: str, kind: str, data: Mapping[str, bytes]) -> 
 
 
 def _seeds(data: Mapping[str, Any], name: str, most: int) -> tuple[bytes, ...]:
-    """Returns the keys in a field of the Secret. No message quotes a line, which may contain most of a key."""
+    """Returns the keys in a field of the Secret. Messages quote no line, because it may contain most of a key."""
     try:
         lines = base64.b64decode(str(data[name]), validate=True).decode("ascii").split()
     except KeyError:
@@ -185,9 +185,9 @@ class AgentsSecrets:
         self._made.add(namespace)
 
     def doubt(self, namespace: str) -> None:
-        """Create the namespace's Secret with the next pods, if it is missing.
+        """Let the next `make` create the namespace's Secret again, if it is missing.
 
-        Call this if an agent has no token or a wrong one, because the Secret or its namespace may have been deleted.
+        Call this if an agent has no token or a wrong token, because the Secret or its namespace may have been deleted.
         """
         self._made.discard(namespace)
 

@@ -3,8 +3,9 @@
 `kubernetes.aio.leaderelection` isn't used, because in version 37 a connection error ends its loop, a request can hang
 past the renewal deadline, local times are written as UTC, and the lease isn't released on exit. The rules:
 
-- A candidate may take another holder's lease once it has seen the same version of the lease for `lease_seconds`, by its
-  own clock. Clocks of different nodes are never compared. A released lease (without a holder) can be taken at once.
+- A candidate may take another holder's lease once the lease has stayed unchanged for `lease_seconds`, by the
+  candidate's own clock. Clocks of different nodes are never compared. A released lease (without a holder) can be taken
+  at once.
 - The leader renews the lease every `retry_seconds`. If it fails to renew for `renew_seconds`, which is less than
   `lease_seconds`, the lease is lost: `hold` returns, and the process must end.
 - Writes carry the resourceVersion, so if two candidates write at once, one of them gets a Conflict.
@@ -26,12 +27,15 @@ from trainmaster_operator.controller.settings import OperatorSettings
 
 logger = logging.getLogger(__name__)
 
-# Tries to release a lease. Several may be needed, because a renewal that is still on its way may be carried out first.
+# Number of tries to release a lease. A try fails if a renewal that was still on its way is carried out first.
 RELEASE_TRIES = 3
 
 
 class LeaderLease:
-    """Represents one candidate: `acquire`, then `hold` until it returns; `release` on a planned exit."""
+    """Represents one candidate.
+
+    Call `acquire`, then `hold`, which returns when the lease is lost. Call `release` on a planned exit.
+    """
 
     def __init__(self, cluster: Cluster, settings: OperatorSettings, identity: str) -> None:
         self._cluster = cluster
@@ -41,8 +45,8 @@ class LeaderLease:
         # The lease's spec as last seen, and when it was first seen.
         self._seen: Mapping[str, Any] | None = None
         self._seen_at = 0.0
-        # The time at which the last successful renewal was sent. This is earlier than the time from which other
-        # candidates count (when they see the renewal), and than the time of the answer.
+        # When the last successful renewal was sent. That is earlier than its answer, and earlier than the moment when
+        # other candidates see the renewal, from which they count.
         self._renewed_at = 0.0
         self.leading = False
 
@@ -65,7 +69,10 @@ class LeaderLease:
             await asyncio.sleep(self._settings.retry_seconds * (1.0 + 1.2 * random.random()))
 
     async def hold(self) -> None:
-        """Renew the lease until that fails for `renew_seconds`: the lease is then lost. Call this after `acquire`."""
+        """Renew the lease, and return when it is lost. Call this after `acquire`.
+
+        The lease is lost if another candidate takes it, or if no renewal succeeds for `renew_seconds`.
+        """
         loop = asyncio.get_running_loop()
         while True:
             deadline = self._renewed_at + self._settings.renew_seconds
@@ -86,7 +93,7 @@ class LeaderLease:
         """Returns whether, according to the clock, no other candidate can lead yet.
 
         `hold` reports a lost lease only when it next runs. If the process was paused, or the event loop was blocked,
-        other tasks may run first, so each write calls this method.
+        other tasks may run first, so this method is called before each write.
         """
         until = self._renewed_at + self._settings.renew_seconds
         return self.leading and asyncio.get_running_loop().time() < until
@@ -145,7 +152,7 @@ class LeaderLease:
         except Conflict:
             if self.leading:
                 # The lease was changed by another candidate, or by our own write whose answer was lost. The next try
-                # shows which; this one renewed nothing.
+                # shows which; this try renewed nothing.
                 raise
             return False
         self._renewed_at = started

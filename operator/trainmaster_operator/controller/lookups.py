@@ -1,4 +1,4 @@
-"""Lookups read the objects that a decision needs and that don't belong to the job, only when a job needs them.
+"""Lookups read objects that a decision needs but no watch shows, such as nodes, and only for jobs that need them.
 
 | question | read |
 |---|---|
@@ -53,12 +53,12 @@ CONCURRENT_READS = 16
 ATTEMPT_PHASES = RUN_PHASES | {"Restarting"}
 # Many clients may create Events with any text, so the pattern only accepts a valid object name.
 _EXCEEDED_QUOTA = re.compile(r"exceeded quota: ([a-z0-9][-a-z0-9.]{0,252}), ")
-# Limit in seconds on the decision's wait for the reason of a kill. The job recovers even without the reason.
+# Limit on the seconds that a decision waits for the reason of a kill. The job recovers even without the reason.
 KILLS_SECONDS = 5.0
-# Seconds for which pods must be missing before the reason is read, and between two reads. The controller needs three
-# seconds to make a few hundred pods.
+# The reason for missing pods is first read after this many seconds, and then at this interval. The StatefulSet
+# controller needs three seconds to create a few hundred pods.
 MISSING_SECONDS, REREAD_SECONDS = 3.0, 5.0
-# Seconds until a node, and an object of Kueue, that couldn't be read is read again.
+# Seconds until a failed read is repeated: of a node, and of an object of Kueue.
 NODE_RETRY, KUEUE_RETRY = 2.0, 5.0
 
 
@@ -88,13 +88,13 @@ class Lookups:
     async def before_decision(self, key: JobKey, snapshot: Snapshot) -> bool:
         """Read the answers that the decision needs first; returns whether anything was recorded.
 
-        Raises ClusterError if no decision may be made without an answer.
+        Raises ClusterError if an answer is missing without which no decision may be made.
         """
         listed = await self._list_unseen_pods(key, snapshot)
         return await self._explain_kills(key, snapshot) or listed
 
     async def after_decision(self, key: JobKey, snapshot: Snapshot) -> float | None:
-        """Read answers for a later decision; returns the seconds until the next read, None without one."""
+        """Read answers for a later decision; returns the seconds until the next read, or None if none is due."""
         waits = [
             await self._explain_missing_pods(key, snapshot),
             await self._read_domains(key, snapshot),
@@ -123,7 +123,10 @@ class Lookups:
         return True
 
     async def _explain_kills(self, key: JobKey, snapshot: Snapshot) -> bool:
-        """Reads the kubelets' events about killed containers: one pod's events, or the namespace's for several pods."""
+        """Reads the kubelets' events about killed containers.
+
+        If only one pod is affected, only its events are read, else those of all pods in the namespace.
+        """
         if snapshot.job.status.completion_time is not None:
             return False
         kills = [
@@ -165,7 +168,7 @@ class Lookups:
         return REREAD_SECONDS
 
     async def _pods_problem(self, key: JobKey, name: str, uid: str) -> RefusedWrite | None:
-        """Returns the newest problem of a StatefulSet's controller with the set's pods."""
+        """Returns the newest problem that the controller had when it created a StatefulSet's pods."""
         about = f"involvedObject.kind={STATEFUL_SETS.kind},involvedObject.name={name}"
         try:
             events = await self._events(key.namespace, f"{about},reason=FailedCreate")
@@ -182,7 +185,7 @@ class Lookups:
         return RefusedWrite(_pods_action(name), "FailedCreate", message, event_time(newest))
 
     async def _touch(self, key: JobKey, name: str, uid: str, quota: str) -> None:
-        """Changes a StatefulSet so that its controller tries again, if the quota has changed since its refusal."""
+        """Annotates a StatefulSet with the quota's version: if the quota has changed, the controller tries again."""
         try:
             found = await self.cluster.get(RESOURCE_QUOTAS, key.namespace, quota)
             tried_with = f"{quota} {text(mapping(found.get('metadata')).get('resourceVersion'))}"
@@ -260,7 +263,7 @@ def _kill_to_explain(pod: PodView) -> tuple[float, float] | None:
 
 
 def _kill_reason(events: list[RawObject], pod_uid: str, started: float, finished: float) -> str | None:
-    """Returns the newest event that reports that a probe failed and caused this end, not that the pod was stopped."""
+    """Returns the kubelet's newest message about a failed probe during this run of the container; None without one."""
 
     def is_cause(event: RawObject) -> bool:
         involved = mapping(event.get("involvedObject"))

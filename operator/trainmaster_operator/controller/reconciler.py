@@ -36,13 +36,16 @@ from trainmaster_operator.serving.logs import current_attempt, current_job
 logger = logging.getLogger(__name__)
 
 
-# `reconciling.decide`, which takes a job, its observed state, the time and the settings.
+# The type of `reconciling.decide`: it takes a job, the job's observed state, the time and the settings.
 Decide = Callable[[Job, Observed, float, RenderingSettings], Decision]
 
 
 @dataclass(eq=False)
 class Reconciler:
-    """Empties the queue. A failed pass is repeated with the key's own back-off; no error ends a worker."""
+    """Runs a pass for each key in the queue.
+
+    A failed pass is repeated with the key's own back-off; no error ends a worker.
+    """
 
     store: Store
     queue: WorkQueue[JobKey]
@@ -53,17 +56,17 @@ class Reconciler:
     decide: Decide
     rendering: RenderingSettings
     _: KW_ONLY
-    # Called with the uid of each deleted job, by the parts that keep data of jobs.
+    # Functions of the parts that keep data about jobs, called with the uid of each deleted job.
     forget: Sequence[Callable[[str], None]]
     thread: LargeJobThread
-    # Called with each job's spec, so that the types of its gang scheduler are watched.
+    # Called with each job's spec, so that the type of object that the job's gang scheduler uses is watched.
     want: Callable[[JobSpec | None], None] = lambda spec: None
     now: Callable[[], float] = time.time
     # Keys of large jobs that wait for `work_large`; the queue still counts them as being worked on.
     _large: WorkQueue[JobKey] = field(default_factory=WorkQueue, init=False)
-    # The uid of each job that had a pass; after the job's deletion, the data about it is dropped by this uid.
+    # The uid of each job that had a pass. After the job's deletion, `forget` is called with this uid.
     _known: dict[JobKey, str] = field(default_factory=dict, init=False)
-    # The time (time.monotonic) at which the operator opened the attempt that a job is waiting for.
+    # By the uid of each recovering job: when the operator opened the job's next attempt (time.monotonic).
     _recovering: dict[str, float] = field(default_factory=dict, init=False)
 
     async def work(self) -> None:
@@ -75,8 +78,8 @@ class Reconciler:
                 self._large.add(key)
                 continue
             await self._turn(key)
-            # A pass that writes nothing never yields. Without this, thousands of such passes after a restart would
-            # block probes, streams and watches.
+            # A pass that writes nothing never yields to the event loop. Without this sleep, thousands of such passes
+            # after the operator's restart would block probes, streams and watches.
             await asyncio.sleep(0)
         self._large.close()
 
@@ -117,10 +120,10 @@ class Reconciler:
         self.metrics.reconcile_seconds.observe(time.monotonic() - started)
 
     async def _pass(self, key: JobKey) -> float | None:
-        """Decide and carry out; returns the seconds until the job's next pass."""
+        """Decide, and carry out the decision; returns the seconds until the job's next pass."""
         snapshot = self.store.snapshot(key)
         while snapshot is not None and await self.lookups.before_decision(key, snapshot):
-            # The data to read may have changed meanwhile.
+            # The job may have changed during the lookups, so other lookups may be needed.
             snapshot = self.store.snapshot(key)
         if snapshot is None:
             self._gone(key)
@@ -138,8 +141,8 @@ class Reconciler:
             self.queue.add(key)
             return None
         if decision.status.attempt > job.status.attempt:
-            # The stream opens now, because reports of the attempt may arrive before the pass ends, and because another
-            # worker may lead now.
+            # Open the stream now, because reports on the attempt may arrive before the pass ends, and because another
+            # worker may lead the new attempt.
             target = stream_target(snapshot, decision.status)
             if target is not None:
                 self.streams.watch(key, target)

@@ -29,7 +29,7 @@ def parse_namespaces(given: list[str]) -> tuple[str, ...]:
 
 def parse_namespace(name: str) -> str:
     """Returns the name of a namespace. Raises InvalidSetting."""
-    # This imports the models, which --help doesn't need.
+    # Import this only here, because it loads the models, which --help doesn't need.
     from trainmaster_operator.api.values import DNS_LABEL_PATTERN
 
     if re.fullmatch(DNS_LABEL_PATTERN, name) is None:
@@ -79,7 +79,7 @@ class OperatorSettings:
         variable="NAMESPACES",
         parse=parse_namespaces,
     )
-    # Only the command line reads this: serving all namespaces has to be chosen.
+    # Only the command line reads this, so that serving all namespaces is an explicit choice.
     all_namespaces: bool = _option(False, "Serve all namespaces.", short="A")
     kubeconfig: str | None = _option(
         None, "Kubeconfig file; default: the pod's service account, else KUBECONFIG, else ~/.kube/config."
@@ -98,7 +98,8 @@ class OperatorSettings:
         default_text="the first --namespace, else trainmaster-system",
         parse=parse_namespace,
     )
-    # If None, no metrics are served. The port is a separate one because metrics name the jobs of every namespace.
+    # If this is None, no metrics are served. The metrics don't share the probes' port, because they name the jobs of
+    # every namespace.
     metrics_port: int | None = _option(8080, "Port of /metrics; 0 takes a free one.", least=0, most=65535)
     metrics_host: str = _option("0.0.0.0", "Address that /metrics listens on.")
     metrics_require_token: bool = _option(
@@ -117,7 +118,7 @@ class OperatorSettings:
     agent_port: int = _option(
         AGENT_PORT, "Port of the agents, for benchmarks with faked ones.", least=1, most=65535, hidden=True
     )
-    # 5 s is longer than the start of a new pod takes. If None, pods are never replaced.
+    # A new pod starts in less than 5 s. If this is None, pods are never replaced.
     replace_after_seconds: float | None = _option(
         5.0,
         "Seconds that a worker may wait in the kubelet's crash back-off before its pod is replaced; 0: never.",
@@ -167,7 +168,7 @@ class OperatorSettings:
     log_level: LogLevel = _option("INFO", "Minimum log level.")
 
     lease_name: str = "trainmaster-operator"
-    # Seconds; client-go's defaults (tools/leaderelection): 15, 10 and 2.
+    # In seconds: client-go's defaults (tools/leaderelection).
     lease_seconds: float = 15.0
     renew_seconds: float = 10.0
     retry_seconds: float = 2.0
@@ -177,5 +178,5 @@ class OperatorSettings:
     resync_seconds: float = 300.0
     # Bytes of workers' logs kept in the ConfigMap <job>-logs when a job ends; 0 keeps none. A ConfigMap holds 1 MiB.
     kept_log_bytes: int = 512 * 1024
-    # Seconds for one API request.
+    # Timeout in seconds for one API request.
     request_seconds: float = 30.0

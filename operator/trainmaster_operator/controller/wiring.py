@@ -156,7 +156,7 @@ class Parts:
         )
         self._closing = [last_output.close, evidence.close, stacks.close, streams.close, self.gangs.close]
         if recorder is not None:
-            # This still sends waiting records, for a limited time.
+            # Closing the recorder still sends waiting records, for a limited time.
             self._closing.append(recorder.close)
         self._closing.append(thread.close)
 

@@ -1,8 +1,8 @@
 """The work queue follows the rules of client-go's `util/workqueue`, for asyncio.
 
 - If a key is added many times before a worker takes it, it is worked on once.
-- Two workers never work on a key at the same time; a key that is added meanwhile is *dirty* and is ready again
-  afterwards.
+- Two workers never work on a key at the same time. A key that is added while a worker has it is *dirty*, and becomes
+  ready when that worker is done.
 - If a delayed add is repeated, the earliest time is used. An immediate add cancels the delayed one; the worker that
   gets the key then requests another delay if it needs one.
 - After a failure, a key is delayed by its own back-off, which `forget` resets.
@@ -26,14 +26,14 @@ FIRST_BACKOFF, LONGEST_BACKOFF = 0.01, 60.0
 class WorkQueue(Generic[Key]):
     """Holds keys to work on. All methods are synchronous and belong to the event loop's thread.
 
-    Workers iterate over the queue: each step returns the next key and its waiting time in seconds, and ends with a call
-    of `done`. The iteration ends after `close`, once no key is ready.
+    Workers iterate over the queue. Each step returns the next key and the seconds that the key waited; after its work
+    on the key, the worker calls `done`. The iteration ends after `close`, once no key is ready.
     """
 
     def __init__(self, jitter: Callable[[], float] = random.random) -> None:
         self._jitter = jitter
         self._ready: deque[Key] = deque()
-        # The times (the event loop's clock) at which keys were added that no worker has taken.
+        # For each key that no worker has taken yet: when the key was added (the event loop's clock).
         self._dirty: dict[Key, float] = {}
         self._working: set[Key] = set()
         self._delayed: dict[Key, asyncio.TimerHandle] = {}
@@ -68,7 +68,7 @@ class WorkQueue(Generic[Key]):
         """Request work on the key after its back-off; returns the delay. `at_least` is a server's Retry-After."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
-        # Add up to a tenth, so that keys that failed together aren't retried together.
+        # Add up to a tenth of the delay, so that keys that failed together aren't retried together.
         seconds = max(backoff(failures, FIRST_BACKOFF, LONGEST_BACKOFF), at_least) * (1.0 + 0.1 * self._jitter())
         self.add_after(key, seconds)
         return seconds

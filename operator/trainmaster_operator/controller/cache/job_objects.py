@@ -3,8 +3,8 @@
 An unreadable job stays in the store with its readable parts, so that its status can report why the operator leaves it
 alone. A large spec is read separately (`large_jobs`); until then the job keeps its old state.
 
-All readers of objects are total. If the store still can't take an object, nothing else is affected: each version of the
-object is logged and counted once. If the object is a job, its status reports the problem too.
+The functions that read objects accept any content. If one fails nevertheless, only that object is affected: each
+version of the object is logged and counted once. If the object is a job, its status reports the problem too.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ REMEMBERED = 4_096
 
 @dataclass(eq=False)
 class JobObjects:
-    """Sets the job of a record. The arguments come from the store."""
+    """Sets the job of a record, from the objects that the store receives."""
 
     _changed: Callable[[JobKey], None]
     _unreadable: Unreadable

@@ -2,7 +2,7 @@
 
 The thread doesn't make Python faster, but it releases the interpreter every 5 ms (sys.getswitchinterval), so that the
 event loop continues to serve all other jobs. Waiting jobs are kept as keys only, and each object is read again when the
-thread gets to it. So 200 large jobs that are listed together need only the memory of one.
+thread gets to it. So 200 large jobs that are listed together need only as much memory as one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 
 
 class LargeJobThread:
-    """Runs work that would block the event loop in one thread."""
+    """Runs work in one separate thread, because the work would block the event loop."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="large jobs")
@@ -60,7 +60,7 @@ class LargeJobs:
             try:
                 await self._read(store, key)
             except NotFound:
-                # The job was deleted meanwhile; the watch or the next sweep shows it.
+                # The job was deleted meanwhile; the watch or the next sweep shows the deletion.
                 self._queue.forget(key)
             except ClusterError as error:
                 wait = self._queue.add_rate_limited(key)
@@ -84,7 +84,7 @@ class LargeJobs:
 
 
 def _standing_in(raw: RawObject) -> RawObject:
-    """Returns the job with a long text in each field that was too large to read, so that it is refused for its size."""
+    """Returns the job with a long text in each field that was too large to read, so that its size is refused."""
     spec = mapping(raw.get("spec"))
     texts = {field: " " * (MAX_BYTES.get(field, MAX_OTHER_BYTES) + 1) for field in spec.get(LEFT_OUT) or ()}
     return {**raw, "spec": {name: value for name, value in spec.items() if name != LEFT_OUT} | texts}

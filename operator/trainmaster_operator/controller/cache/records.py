@@ -1,4 +1,4 @@
-"""A record holds the store's knowledge of one job, and the direct consequences of an observation.
+"""A record holds the store's knowledge of one job, and draws the direct conclusions from each observation.
 
 Views are small and frozen; only the store changes a record, because it knows when something is new.
 """
@@ -34,8 +34,8 @@ from trainmaster_operator.wire.values import mapping, text, whole
 
 # Number of deleted StatefulSets to remember for each job; only one or two are being deleted at a time.
 FORMER_SETS = 8
-# Number of attempts whose reports are kept: the status's attempt, the previous one, and some that the status doesn't
-# contain yet. The number is limited because a pod's report may name any attempt.
+# Number of attempts whose reports are kept: the attempt in the status, the previous attempt, and newer attempts that
+# the status doesn't contain yet. The number is limited because a pod's report may name any attempt.
 REPORTED_ATTEMPTS = 4
 
 
@@ -88,9 +88,9 @@ class LookupResults:
     # Kueue's flavors and the values of priority classes, by name.
     flavors: dict[str, Placement | None] = field(default_factory=dict)
     priorities: dict[str, int | None] = field(default_factory=dict)
-    # Why the kubelet killed a container, by the pod's uid and the time of the end.
+    # Why the kubelet killed a container, by the pod's uid and the time of the container's end.
     kills: dict[tuple[str, float], str | None] = field(default_factory=dict)
-    # Uids of listed pods that no watch had shown.
+    # Uids of the pods that a list was read for, because no watch had shown them.
     listed_pods: set[str] = field(default_factory=set)
 
     def merge(self, more: LookupResults) -> bool:
@@ -138,7 +138,7 @@ class Record:
     raw_status: Mapping[str, Any] = field(default_factory=dict)
     # The version that `job.spec` was parsed from.
     parsed: SpecVersion | None = None
-    # The newest object of a large job whose spec is being read separately, without the spec.
+    # While a large job's spec is read separately: the job's newest object, without the spec.
     without_spec: Mapping[str, Any] | None = None
     pods: dict[str, Pod] = field(default_factory=dict)
     children: dict[tuple[str, str], tuple[ChildView, Versioned]] = field(default_factory=dict)
@@ -152,7 +152,7 @@ class Record:
     stream: StreamView = field(default_factory=StreamView)
     refusals: dict[str, RefusedWrite] = field(default_factory=dict)
     lookups: LookupResults = field(default_factory=LookupResults)
-    # The last state of each worker's removed pod, which shows the pod's node and the cause of the removal.
+    # By worker, the last state of its removed pod, which shows the pod's node and the cause of the removal.
     gone: dict[int, Pod] = field(default_factory=dict)
     # The uids and names of the job's removed StatefulSets; their pods outlive them for a while.
     former_sets: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=FORMER_SETS))
@@ -168,7 +168,7 @@ class Record:
         return child[1] if child else None
 
     def merge_report(self, report: Report) -> bool:
-        """Merge a report into the known report of its worker and attempt; returns whether that report changed."""
+        """Merge a report into the known report of its worker and attempt; returns whether the known report changed."""
         known = self.reports.get((report.attempt, report.worker))
         holds = merge(known, report)
         if holds == known:
@@ -197,7 +197,7 @@ class Record:
         return {uid: (name, indexes[name]) for uid, name in sets if name in indexes}
 
     def owns(self, pod: Pod, sets: Mapping[str, tuple[str, range]]) -> bool:
-        """Returns whether one of the job's StatefulSets created the pod, under a worker's name.
+        """Returns whether one of the job's StatefulSets created the pod, and the pod's name is a worker's.
 
         Labels prove nothing, because any client that may create a pod can write any labels into it.
         """
@@ -290,8 +290,9 @@ def read_spec(raw: Mapping[str, Any], name: str) -> ReadSpec:
 def is_newer(new: Versioned, known: Versioned) -> bool:
     """Returns whether `new` is later than `known`. A version that isn't a number counts as later.
 
-    Both have the same name, but may have different uids: kopf keeps events in order only within a uid, so a deleted
-    object's last event can arrive after its successor's first. Versions of one resource type are comparable (KEP-5504).
+    Both belong to objects of the same name, which may have different uids. kopf keeps events in order only within a
+    uid, so the last event of a deleted object can arrive after the first event of its successor. Versions of one
+    resource type are comparable (KEP-5504).
     """
     if new.resource_version == known.resource_version:
         return new.uid != known.uid
@@ -301,6 +302,6 @@ def is_newer(new: Versioned, known: Versioned) -> bool:
 
 
 def _without_anothers(view: PodView, job: Job) -> PodView:
-    """Drops an assignment that was signed for another job. Any client that may patch a pod can copy one there."""
+    """Drops an assignment that was signed for another job: any client that may patch a pod can copy one into it."""
     is_anothers = view.assignment is not None and view.assignment.job != job.uid
     return replace(view, assignment=None) if is_anothers else view

@@ -52,7 +52,7 @@ class Store:
     """Holds a record of each job.
 
     `changed` is called with a job's key whenever `decide`'s input has changed. `keys` verify the operator's own
-    assignments. `read_large` requests a large job's spec (`large_jobs`), which arrives by `record_spec`.
+    assignments. `read_large` requests a large job's spec, which `large_jobs` reads and passes to `record_spec`.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class Store:
         return self._known(key).children.get((resource.child_kind, name))
 
     def agent_config_maps(self) -> frozenset[tuple[str, str]]:
-        """Returns the namespace and name of each ConfigMap with the agent that a StatefulSet's pods mount."""
+        """Returns the namespace and name of each ConfigMap from which a StatefulSet's pods mount the agent."""
         return frozenset(
             (key.namespace, view.agent.name)
             for key, record in self._records.items()
@@ -189,7 +189,7 @@ class Store:
         return True
 
     def record_progress(self, key: JobKey, line: ProgressLine, now: float, most_ranks: int) -> bool | None:
-        """Record some ranks' progress; returns whether it is the attempt's first, or None if it is too old.
+        """Record some ranks' progress; returns whether it is the attempt's first; None if too old.
 
         Progress doesn't request a pass, because it arrives every second and is written to the status only every few
         seconds. A worker's recovery from a fault requests one pass.

@@ -161,7 +161,7 @@ def container_view(raw: Raw) -> ContainerView:
 
 
 def container_end(raw: Raw) -> ContainerEnd:
-    """Returns a container's end, with the agent's report if its termination message is one."""
+    """Returns a container's end, with the agent's report if the termination message contains one."""
     message = text(raw.get("message"), MAX_TERMINATION_MESSAGE)
     return ContainerEnd(
         exit_code=int32(raw.get("exitCode")) or 0,
@@ -174,14 +174,14 @@ def container_end(raw: Raw) -> ContainerEnd:
 
 
 def parse_termination_message(message: str) -> Report | None:
-    """Returns the report in a termination message; None without one, because a user's program may write any text."""
+    """Returns the report in a termination message; None if a user's program wrote another text."""
     if not message.lstrip().startswith("{"):
         return None
     try:
         data = loads(message)
         return Report.parse(data) if isinstance(data, dict) else None
     except ValueError:
-        # This includes ProtocolError, a subclass.
+        # ValueError includes ProtocolError, a subclass.
         return None
 
 
@@ -236,7 +236,7 @@ def string_pairs(value: object) -> tuple[tuple[str, str], ...]:
 
 
 def workload_view(raw: Raw) -> WorkloadView:
-    """Returns a Workload (github.com/kubernetes-sigs/kueue, apis/kueue/v1beta2/workload_types.go)."""
+    """Returns the view of Kueue's Workload (github.com/kubernetes-sigs/kueue, apis/kueue/v1beta2/workload_types.go)."""
     spec, status = mapping(raw.get("spec")), mapping(raw.get("status"))
     conditions = conditions_by_type(status)
     evicted, reserved, ready, admitted, finished = (

@@ -25,7 +25,7 @@ from trainmaster_operator.wire.ranks import RankState
 
 logger = logging.getLogger(__name__)
 
-# Tries of a write. A job's pods end at similar times, so writes of their output can conflict.
+# Number of tries for one write. A job's pods end at similar times, so writes of their output can conflict.
 WRITES = 5
 
 Data = Mapping[str, str]

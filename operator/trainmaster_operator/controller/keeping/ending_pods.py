@@ -37,11 +37,11 @@ logger = logging.getLogger(__name__)
 
 # Limits on the logs that are followed at once: in total, and in one namespace.
 PLACES, PLACES_OF_ONE = 64, 16
-# Limit on the pods of one job that wait for a place.
+# Limit on the pods of one job that are being followed or wait for a place.
 WAITING = 64
 # Seconds that a deletion waits for the start of the reads.
 OPEN_SECONDS = 1.0
-# Seconds to follow a log beyond the pod's grace period, after which the kubelet kills the container.
+# Seconds to follow a log after the end of the pod's grace period, at which the kubelet kills the container.
 SLACK_SECONDS = 30.0
 # Seconds to follow the logs of a deleted job, whose pods' deadlines aren't known.
 GONE_SECONDS = 600.0
@@ -49,9 +49,10 @@ GONE_SECONDS = 600.0
 AGAIN_SECONDS = 1.0
 # Seconds during which the outputs of several pods are collected into one write.
 TOGETHER_SECONDS = 0.3
-# Seconds to wait for a pod's log before the agent's output is used instead, because the watch may be late.
+# Seconds before the agent's output is used instead of the pod's log, because the watch may show the pod's end late.
 REPORTED_SECONDS = 3.0
-# Seconds until more such output is accepted from the same job, because a leader may invent any number of pods.
+# Seconds between two outputs of agents that are accepted from the same job, because a leader may invent any number of
+# pods.
 REPORTED_AGAIN = 30.0
 # Tries to write the same output.
 TRIES = 5
@@ -82,19 +83,19 @@ class _Ended(NamedTuple):
     worker: int
     attempt: int
     log: KeptLog
-    # Whether the agent sent the output, so that part of it may be kept already.
+    # Whether the agent sent the output. Part of it may then be kept already.
     reported: bool = False
 
 
 @dataclass(eq=False)
 class _OfJob:
-    """Holds a job as last seen, its logs, by their pods' uids, and output that isn't written yet."""
+    """Holds a job as last seen, its followed logs (by the pods' uids), and output that isn't written yet."""
 
     key: JobKey
     job: Job
     pods: Sequence[PodView] = ()
     followed: dict[str, _Followed] = field(default_factory=dict)
-    # By worker, the uid of a pod whose agent sent its last output, and the task that waits for the pod's log instead.
+    # By worker: the uid of the pod whose agent sent its last output, and the task that first waits for the pod's log.
     reported: dict[int, tuple[str, asyncio.Task[None]]] = field(default_factory=dict)
     # The time (the event loop's clock) from which more output of agents is accepted.
     reported_again: float = 0.0
@@ -123,7 +124,7 @@ class LastOutput:
     _places: LogPlaces = field(default_factory=lambda: LogPlaces(), init=False)
 
     def follow(self, key: JobKey, snapshot: Snapshot) -> None:
-        """Follow each pod that ends."""
+        """Follow the log of each ending pod."""
         known = self._of(key, snapshot)
         there = {pod.uid for pod in known.pods}
         known.followed = {uid: one for uid, one in known.followed.items() if one.runs or uid in there}
@@ -159,7 +160,7 @@ class LastOutput:
         if known is None:
             return
         if self.logs.on_kept is not None and self.logs.keeps(known.job):
-            # A history keeps the output, too.
+            # A history also keeps the output of deleted jobs, so the pods are followed to their end.
             known.job, known.gone = replace(known.job, deleting=True), True
             self._begin(known, lambda _pod: True)
             known.finishing = asyncio.create_task(self._finish(known), name=f"last output of {known.key}, deleted")
@@ -174,7 +175,7 @@ class LastOutput:
         """Write the output read so far, and end. The next operator follows the pods that are still ending."""
         jobs = list(self._jobs.values())
         for known in jobs:
-            # These can be dropped, because the next operator receives them too.
+            # Outputs that agents sent can be dropped, because the next operator receives them too.
             known.cancel_reports()
         # Each task passes on the output that it has read.
         await end_tasks(one.task for known in jobs for one in known.followed.values())
@@ -223,7 +224,7 @@ class LastOutput:
         if not wanted:
             return []
         shares = self.logs.shares(job, {pod.worker for pod in known.pods})
-        # The largest shares come first.
+        # Begin with the workers that have the largest shares.
         wanted.sort(key=lambda pod: (-shares[pod.worker], pod.worker))
         room = WAITING - sum(one.runs for one in known.followed.values())
         begun = []
@@ -242,13 +243,13 @@ class LastOutput:
             one.opened.set()
             there = None if known.gone else self._there(known.key, one.pod)
             if there is not None and not _is_ending(there):
-                # The pod wasn't deleted, or not yet.
+                # The pod isn't ending, or not yet, so it may have to be followed later.
                 one.complete = False
                 known.followed.pop(one.pod.uid, None)
             self._ended(known, _Ended(one.pod.worker, one.attempt, one.end.log()))
 
     async def _read(self, known: _OfJob, one: _Followed) -> bool:
-        """Read a log until its container has ended; returns whether it was read to its end."""
+        """Read a log until its container has ended; returns whether the log was read completely."""
         while (seconds := self._seconds_left(known, one)) > 0:
             end = LogEnd(one.end.limit)
             try:
@@ -313,7 +314,7 @@ class LogPlaces:
 
     @asynccontextmanager
     async def one(self, namespace: str) -> AsyncIterator[None]:
-        """Take a place. If there is none, cancel the oldest task of the namespace with the most tasks."""
+        """Take a place. If none is free, cancel the oldest task of the namespace with the most tasks."""
         async with self._slots.setdefault(namespace, asyncio.Semaphore(PLACES_OF_ONE)):
             if sum(map(len, self._taken.values())) >= PLACES:
                 max(self._taken.values(), key=len).pop(0).cancel()

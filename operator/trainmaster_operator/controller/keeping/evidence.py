@@ -38,13 +38,14 @@ from trainmaster_operator.wire.values import last_lines
 
 logger = logging.getLogger(__name__)
 
-# By then all workers' reports and a settled cause are available.
+# Seconds after an attempt's end. By then all workers have reported, and the cause is settled.
 SETTLE_SECONDS = 3.0
-# At the job's end the pods hold GPUs during the write, and a restart waits for the replacement of a pod.
+# Limit in seconds on a write that delays something: at the job's end, the pods still hold GPUs, and before a pod is
+# replaced, a restart waits.
 LAST_WRITE_SECONDS = 3.0
 ATTEMPT_BYTES = 64 * 1024
 TOTAL_BYTES = 448 * 1024
-# Limit on the bytes of one job's stalls in memory until they are written.
+# Limit on the bytes of one job's evidence of stalls that wait in memory to be written.
 HELD_BYTES = 512 * 1024
 # A new operator writes the evidence of a failure only if the failure is younger than this.
 OLD_SECONDS = 60.0
@@ -67,7 +68,7 @@ class _Kept:
     task: asyncio.Task[None] | None = None
     # By attempt, the evidence that existed at the attempt's end, until it is written.
     early: dict[int, AttemptEvidence] = field(default_factory=dict)
-    # The attempt of each evidence written before a deletion of pods, and whether it includes the culprit's pod.
+    # The attempts whose evidence was written before pods were deleted, each with whether the culprit's pod is included.
     secured: set[tuple[int, bool]] = field(default_factory=set)
 
     def forget_stalls(self, attempt: int) -> None:
@@ -187,7 +188,8 @@ class EvidenceKeeper:
     def _gather(self, kept: _Kept, snapshot: Snapshot, failure: Failure, logs: Mapping[int, str]) -> AttemptEvidence:
         reports = [report for report in snapshot.observed.reports if report.attempt == failure.attempt and report.ended]
         pods = {pod.worker: pod for pod in snapshot.observed.pods}
-        # The culprit comes first, then other failed workers, because there may be thousands of reports.
+        # The culprit comes first, then other failed workers, because there may be thousands of reports, and only some
+        # are kept.
         reports.sort(key=lambda report: (report.worker != failure.worker, report.state != "Failed", report.worker))
         workers = {one.worker: _worker_evidence(one, pods.get(one.worker)) for one in reports[:KEPT_WORKERS]}
         return AttemptEvidence(failure.attempt, _to_wire(failure), workers, kept.stalls.get(failure.attempt, {}), logs)
@@ -251,7 +253,7 @@ def _end_of_attempt(log: KeptLog, attempt: int, newest: int) -> str:
 
 
 def _version_of(failure: Failure) -> tuple[int, str, str, bool]:
-    """Returns the values of a failure that require another write when they change, such as the recovery's duration."""
+    """Returns the values of a failure that require another write when they change, e.g. when the recovery is known."""
     return failure.attempt, failure.reason, failure.failed_at, failure.recovery is not None
 
 
@@ -312,7 +314,7 @@ def room_for(data: Mapping[str, str], evidence: AttemptEvidence, limit: int = TO
 
 
 def _merged(earlier: AttemptEvidence | None, evidence: AttemptEvidence) -> AttemptEvidence:
-    """Adds earlier evidence of the attempt: about pods replaced since, or kept by an earlier operator."""
+    """Adds the attempt's earlier evidence: about pods that were replaced since, or from an earlier operator."""
     if earlier is None:
         return evidence
     workers = {worker: {**earlier.workers.get(worker, {}), **entry} for worker, entry in evidence.workers.items()}

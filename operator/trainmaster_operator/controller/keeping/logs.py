@@ -23,18 +23,18 @@ from trainmaster_operator.controller.watching.resync import LOGS_CONTENT
 from trainmaster_operator.reconciling.observed.snapshot import Job, PodView
 
 logger = logging.getLogger(__name__)
-# Seconds for reading all logs of a job, during which the pods hold GPUs.
+# Limit in seconds on reading all logs of a job, because the pods hold GPUs during that time.
 READING_SECONDS = 5.0
 CONCURRENT_READS = 16
 # Number of lines of a log to request.
 TAIL_LINES = 2_000
-# Seconds without growth after which a log counts as complete, because the agents' stream is faster than the log.
+# Seconds without growth after which a log counts as complete. It may lag behind the reports on the agents' stream.
 SETTLE_SECONDS = 0.2
 SETTLE_TRIES = 8
 # Bytes of a followed log that are read at once, and then each second. Further output waits in the kubelet's file.
 FOLLOWED_BURST, FOLLOWED_BYTES_A_SECOND = 1024 * 1024, 256 * 1024.0
-# Bytes held in memory for each byte to keep, because a line's time is 31 bytes longer in the log than in the ConfigMap;
-# and further bytes that may be held, so that the beginning isn't dropped for every few bytes.
+# Bytes held in memory for each byte to keep, because with its time, a line is 31 bytes longer in the log than in the
+# ConfigMap. The second number is a reserve of bytes, so that the beginning isn't dropped for every few bytes received.
 STAMPED, TRIMMED = 4, 16 * 1024
 
 
@@ -43,7 +43,8 @@ class KeptLogs:
     """Saves the logs of a job that ends or is suspended, once for each attempt, and adds the logs of single pods.
 
     `limit` is the maximum number of bytes for all logs of a job. After a write, `on_kept` is called with the workers'
-    logs as stored in the ConfigMap; for a deleted job, it is called with the last part.
+    logs as stored in the ConfigMap; for a deleted job, nothing is written, and `on_kept` is called with the last part
+    of the logs.
     """
 
     config_maps: JobConfigMaps
@@ -81,7 +82,8 @@ class KeptLogs:
             return
         shares = self.shares(job, {pod.worker for pod in pods})
         slots = asyncio.Semaphore(CONCURRENT_READS)
-        # If the status names no workers, all of them train. Spares are excluded because they print no last lines.
+        # If the status names no workers, all workers train. Spares' last lines aren't waited for, because spares print
+        # none.
         training = job.status.worker_order or [pod.worker for pod in pods]
         ended = {report.worker for report in snapshot.observed.reports if report.attempt == attempt and report.ended}
         read_whole: set[str] = set()
@@ -112,8 +114,8 @@ class KeptLogs:
     async def add(self, key: JobKey, job: Job, logs: Mapping[int, KeptLog], *, only_newer: bool = False) -> None:
         """Add workers' logs to the stored ones; a refusal is logged. Raises ClusterError.
 
-        With `only_newer`, a log is left out unless it ends later than the stored one: otherwise its pod, or a later
-        one, was already read.
+        With `only_newer`, a log is left out unless it ends later than the stored one: otherwise the log of the same
+        pod, or of a later pod, is already stored.
         """
         if not logs:
             return
@@ -216,7 +218,7 @@ class PodLogs:
                     await asyncio.sleep(wait)
 
     async def _settled(self, namespace: str, pod: str, *, may_be_empty: bool) -> str:
-        """Read the log until it has stopped growing; an empty log may still be on its way."""
+        """Read the log until it has stopped growing. Unless `may_be_empty` is set, an empty log is read again."""
         text: str | None = None
         for _ in range(SETTLE_TRIES):
             before, text = text, await self._text(namespace, pod)
@@ -232,7 +234,7 @@ class PodLogs:
             )
         except Refused:
             if previous:
-                # The kubelet keeps only the last container's log, which may be gone already (400).
+                # The kubelet keeps the log of at most one earlier container. Without one, it answers 400.
                 return ""
             raise
         return text.replace("\x00", "").removesuffix("\n")

@@ -1,4 +1,4 @@
-"""Keeps all ranks' stacks for the newest request, in the ConfigMap `<job>-stacks`.
+"""Keeps the answers to the newest request for all ranks' stacks, in the ConfigMap `<job>-stacks`.
 
 The ConfigMap (api/evidence.py) is written once for a request, in the background, when all workers have answered or
 after ANSWER_SECONDS. A job's stacks take at most HELD_BYTES in memory; in the ConfigMap, at most TOTAL_BYTES from

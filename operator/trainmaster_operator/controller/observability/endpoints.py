@@ -56,7 +56,7 @@ def exposition(metrics: OperatorMetrics, *, refresh: Callable[[], None], scraper
 
     async def make() -> bytes:
         refresh()
-        # With 5,000 jobs this takes more than a second, so it runs in a thread: recoveries must not wait for it.
+        # With 5,000 jobs this takes more than a second. It runs in a thread, because recoveries must not wait for it.
         return await asyncio.to_thread(metrics.text)
 
     page = Exposition(make)
@@ -101,7 +101,7 @@ class Scrapers:
         self._turn = asyncio.Lock()
 
     async def require(self, authorization: str, address: str) -> None:
-        """Returns if the sender of this header may read the metrics. Raises NotAdmitted."""
+        """Raises NotAdmitted unless the sender of this header may read the metrics."""
         scheme, _, token = authorization.partition(" ")
         token = token.strip()
         if scheme.lower() != "bearer" or not token or len(token) > MAX_TOKEN or not token.isascii():

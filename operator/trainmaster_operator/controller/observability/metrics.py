@@ -38,7 +38,8 @@ FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 # The outcomes of a pass over a job.
 RESULTS = ("ok", "conflict", "gone", "busy", "error", "bug")
 RECOVERY = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 30, 60, 120, 300)
-# Without this, each counter would have a series of timestamps, which double the scraped data and which we never read.
+# Without this, each counter would have a second series with the time of its creation. That would double the scraped
+# data, and we never read those series.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 # A finished job keeps all of its series for the first period, and only its phase for the second.
 ALL_SECONDS, PHASE_SECONDS = 3600.0, 86_400.0
@@ -152,7 +153,7 @@ class OperatorMetrics:
 
 
 class PerJob(Collector):
-    """Collects from each job's status."""
+    """Collects each job's series from its status."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -215,7 +216,7 @@ def _gauge(name: str, documentation: str, *labels: str) -> GaugeMetricFamily:
 
 
 def _phase(job: Job) -> tuple[str, str, float]:
-    """Returns the phase, its reason, and the time since which the job has run, waited, been suspended or been over."""
+    """Returns the phase, its reason, and when the job began to run or wait, was suspended, or ended."""
     status = job.status
     phase = status.phase or "Pending"
     running = condition(status.conditions, "Running")
