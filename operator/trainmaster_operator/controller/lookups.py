@@ -64,7 +64,7 @@ NODE_RETRY, KUEUE_RETRY = 2.0, 5.0
 
 @dataclass
 class _Missing:
-    """Holds when a job's StatefulSets began to lack pods, when the reasons were read, and which sets have a reason."""
+    """Holds since when a job's StatefulSets lack pods, when the reasons were last read, and which sets have one."""
 
     since: float
     read_at: float = float("-inf")

@@ -1,8 +1,8 @@
 """Reads kubeconfigs as kubectl does, and reports each problem in a readable message.
 
 The official client's loader raises errors such as KeyError for wrong content, ignores missing users and plugins, and
-waits for a plugin without a limit. So it is given a kubeconfig that `selection` has checked, with the plugin's answer
-in it.
+waits for a plugin without a limit. So the loader gets a kubeconfig that `selection` has checked, and that already
+contains the plugin's answer.
 
 `selection` contains `read_kubeconfig`, which finds and merges the files, and checks the chosen context with its cluster
 and user. `plugin` runs a user's exec plugin to get credentials. `errors` contains `KubeconfigError`, and checks

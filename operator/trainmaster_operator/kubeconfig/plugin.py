@@ -19,7 +19,7 @@ from trainmaster_operator.api.times import to_seconds
 from trainmaster_operator.kubeconfig.errors import KubeconfigError, shown
 from trainmaster_operator.wire.values import mapping, text
 
-# Timeouts without and with a terminal. A user at a terminal may have to log in with a browser.
+# Timeouts in seconds, without and with a terminal. A user at a terminal may have to log in with a browser.
 SECONDS, INTERACTIVE_SECONDS = 60.0, 600.0
 MAX_ANSWER = 1024 * 1024
 # Credentials are renewed this many seconds before they expire.
@@ -55,7 +55,7 @@ class Plugin:
     api_version: str
     hint: str
     folder: Path
-    # The cluster's data for the plugin, if the plugin requests this.
+    # Data about the cluster that the plugin receives, if it requests that.
     cluster: Mapping[str, Any] | None
 
     @classmethod

@@ -303,7 +303,7 @@ def _exists(path: str) -> bool:
     try:
         return Path(path).exists()
     except (OSError, ValueError):
-        # The folder may not be searched, or the name is too long. Reading the file will report the problem.
+        # Access to the folder is denied, or the name is too long. Reading the file will report the problem.
         return True
 
 

@@ -1,12 +1,13 @@
-"""Limits the data that a peer may send before its answer and may leave unread, and the number of connections.
+"""Limits the number of connections, and the data that a peer may send before it gets an answer or may leave unread.
 
-A new connection is always accepted; if there is no room, another connection is closed. No place is reserved, because
-the addresses of the kubelet's probes aren't known. The limit for one address only concerns connections that wait for a
-complete request, because all viewers behind a proxy have the same address.
+A new connection is always accepted; if there is no room, another connection is closed. No place is reserved for the
+kubelet's probes, because their addresses aren't known. The limit for one address only concerns connections that wait
+for a complete request, because all viewers behind a proxy have the same address.
 
-Waiting connections are closed first, from the address that has the most of them. Among these, connections that have had
-an answer come before those without one, so that incomplete requests push out no other client; then the oldest is
-chosen. If no connection is waiting, the oldest connection of the address with the most connections is closed.
+Such waiting connections are closed first, from the address that has the most of them. Among these, connections that
+have had an answer are closed before those without one, so that incomplete requests push out no other client. The oldest
+connection is closed first. If no connection is waiting, the oldest connection of the address with the most connections
+is closed.
 """
 
 from __future__ import annotations

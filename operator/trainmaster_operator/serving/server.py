@@ -59,7 +59,8 @@ class HttpServer:
     ) -> None:
         """Creates a server. With `cancels`, a handler is cancelled when its client disconnects.
 
-        A connection may be idle between two requests for `idle_seconds`, which is longer than proxies keep idle ones.
+        A connection may be idle between two requests for `idle_seconds`, which is longer than proxies keep idle
+        connections.
         """
         self._app = app
         self._idle_seconds = idle_seconds
@@ -195,7 +196,7 @@ def _give_up(request: web.Request, late: web.HTTPException) -> None:
 
 
 async def _finish(request: web.Request, response: web.StreamResponse) -> None:
-    """Closes the connection if the answer didn't wait for the body, and removes the Server header."""
+    """Closes the connection if the body wasn't read completely, and removes the Server header."""
     if response.status in _REFUSED or not request.content.is_eof():
         response.force_close()
         response.headers["Connection"] = "close"
@@ -205,7 +206,7 @@ async def _finish(request: web.Request, response: web.StreamResponse) -> None:
 
 
 class Exposition:
-    """Computes one page at a time, and uses it for any number of requests."""
+    """Computes one page at a time, and answers any number of requests with that page."""
 
     def __init__(self, make: Callable[[], Awaitable[bytes]]) -> None:
         self._make = make
@@ -229,7 +230,7 @@ class Exposition:
             return self._page
         if self._making is None or self._making.done():
             self._making = asyncio.create_task(self._make_page())
-        # If a client disconnects, the others still get the page.
+        # If a client disconnects, the other clients still get the page.
         return await asyncio.shield(self._making)
 
     async def _make_page(self) -> bytes:

@@ -37,7 +37,7 @@ from trainmaster_operator.wire.names import FIELD_MANAGER
 from trainmaster_operator.wire.values import mapping, mappings, shown
 
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
-# The kubelet sends this text as the log of a container that it has removed; it keeps only the newest dead container.
+# The kubelet keeps only the newest ended container. It sends this text as the log of a container that it has removed.
 _NO_LOG = re.compile(rb"unable to retrieve container logs for [a-z0-9.-]+://\w+\n?")
 # Limit on the bytes read to find that text.
 _NO_LOG_BYTES = 1_024
@@ -70,7 +70,7 @@ class _Request:
 
 
 class KubernetesCluster:
-    """Sends requests to the real API server, which end after `timeout` seconds and aren't retried."""
+    """Sends requests to the real API server. A request fails after `timeout` seconds, and isn't retried."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class KubernetesCluster:
         }
         ssl = self._client.rest_client.ssl_context
         self._pods = PodHttp(ssl=ssl, trust_env=trust_env, most_of_head=PROXIED_HEAD_BYTES)
-        # For types whose version depends on the API server: the requested version, and the served one.
+        # For types whose version depends on the API server: the served version, by the requested version.
         self._served: dict[str, str] = {}
 
     async def close(self) -> None:

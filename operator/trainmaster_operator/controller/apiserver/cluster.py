@@ -93,7 +93,7 @@ LATER_VERSIONS: Mapping[str, tuple[str, ...]] = {
     for api in GANG_APIS.values()
     if api.later
 }
-# A job's children, by kind.
+# The types of a job's children, by kind.
 CHILDREN: Mapping[str, Resource] = {
     resource.child_kind: resource
     for resource in (SERVICES, CONFIG_MAPS, NETWORK_POLICIES, STATEFUL_SETS, *GANGS.values())
@@ -106,7 +106,7 @@ def whole(resource: Resource) -> Resource:
 
 
 class Cluster(Protocol):
-    """`Cluster` is the API server. No method retries, because the queue does."""
+    """`Cluster` represents the API server. No method retries a request, because the queue repeats the whole pass."""
 
     def served(self, resource: Resource) -> Resource:
         """Returns the resource in the served version, if an earlier request has shown that version."""
@@ -128,8 +128,8 @@ class Cluster(Protocol):
     ) -> AsyncIterator[Sequence[RawObject]]:
         """Yields a consistent list of one namespace or of all, page by page, with one page in memory at a time.
 
-        `metadata_only` requests PartialObjectMetadata. The list fails if it takes longer than the API server keeps its
-        state (5 minutes).
+        `metadata_only` requests PartialObjectMetadata. The list fails if reading it takes longer than the API server
+        keeps the list's state (5 minutes).
         """
 
     async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> RawObject:
@@ -163,7 +163,10 @@ class Cluster(Protocol):
     async def pod_log(
         self, namespace: str, pod: str, *, tail_lines: int, limit_bytes: int, previous: bool = False
     ) -> str:
-        """Read the end of a worker's log, or of its previous container's, with timestamps (api/kept_logs.py)."""
+        """Read the end of a worker's log, in which each line begins with its time (api/kept_logs.py).
+
+        With `previous`, read the log of the worker's previous container.
+        """
 
     def followed_log(
         self, namespace: str, pod: str, *, tail_lines: int

@@ -51,7 +51,7 @@ class ApiConnection:
     in_cluster: bool
 
     def unusable(self, error: ClusterError) -> str:
-        """Returns the problem and its remedy, for a cluster whose first request failed with this error."""
+        """Returns the problem and its remedy, for a cluster where the first request failed with this error."""
         host = self.configuration.host
         if isinstance(error, Unauthorized):
             return (
@@ -117,7 +117,8 @@ async def connect(kubeconfig: str | None, context: str | None) -> ApiConnection:
     `kubeconfig` or `context` is used if given, else the service account, else KUBECONFIG or ~/.kube/config.
     """
     config = Configuration()
-    # For aiohttp, 0 means "no limit". Each running job has a leader's stream, which uses this pool when proxied.
+    # For aiohttp, 0 means "no limit". If agents are reached through the API server's proxy, the stream of each running
+    # job's leader uses this pool.
     config.connection_pool_maxsize = 0
     # With trust_env aiohttp looks for ~/.netrc in a thread at every request, which adds at least 0.3 ms to each write.
     config.client_session_kwargs = {"trust_env": bool(getproxies_environment())}

@@ -5,8 +5,8 @@ be refused again. Requests with any other error may succeed later. Kubernetes de
 (apimachinery `pkg/api/errors/errors.go`).
 
 This module also rewrites the API server's messages about an object that doesn't fit its type. A create of such an
-object gets 400, and a server-side apply **500**, because structured-merge-diff's errors reach the handler as plain
-errors (k8s.io/apimachinery, pkg/util/managedfields/internal/structuredmerge.go). Both are refusals.
+object is answered with 400, and a server-side apply with **500**, because structured-merge-diff's errors reach the
+handler as plain errors (k8s.io/apimachinery, pkg/util/managedfields/internal/structuredmerge.go). Both are refusals.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from trainmaster_operator.wire.values import loads, mapping, text
 
 # Limits in characters on the message and the reason of a Status.
 MAX_MESSAGE, MAX_REASON = 2_000, 64
-# metav1.StatusReasonInvalid: only a different object can succeed. This reason is also used if the object doesn't fit
-# its type.
+# metav1.StatusReasonInvalid: only a changed object can succeed. This reason is also used if the object doesn't fit its
+# type.
 INVALID = "Invalid"
 # Prefixes before the details in the messages for a create and an apply.
 _PREFIXES = (
@@ -103,7 +103,7 @@ class NotFound(ClusterError):
 
 
 class Conflict(ClusterError):
-    """409: another client wrote first (resourceVersion, uid, or a field's owner). Read and decide again."""
+    """409: the resourceVersion, the uid or a field's owner has changed. Read the object and decide again."""
 
 
 class AlreadyExists(Conflict):
@@ -119,7 +119,7 @@ class Invalid(Refused):
 
 
 class Forbidden(Refused):
-    """403: a permission, a quota, a terminating namespace or a webhook forbids it."""
+    """403: a missing permission, a quota, a terminating namespace or a webhook forbids the request."""
 
 
 class TooManyRequests(ClusterError):

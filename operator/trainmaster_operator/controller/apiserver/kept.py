@@ -3,8 +3,9 @@
 An object's author decides its size, so only the listed fields are ever in memory (`api.trimming`). The tests' cluster
 trims like the real client.
 
-A real API server also accepts objects 10,000 levels deep, for which Python's decoder would fail on the whole page or
-watch. So such a field is cut to fewer levels (still more than a valid job can have), and the job is refused.
+A real API server also accepts objects that are 10,000 levels deep, on which Python's decoder would fail, and with it
+the whole page or watch. So a deep field is cut to fewer levels (still more than a valid job can have), and the job is
+refused.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ LARGE_SPEC_BYTES = 8 * 1024
 # Limit on the bytes of a status. The operator's largest status, for 1,024 workers, has about 100 KiB.
 MAX_STATUS_BYTES = 256 * 1024
 
-# Limit on the bytes of a job that is sent to a history as it is.
+# Limit on the bytes of a job that is sent to a history without being shortened.
 MAX_RECORDED_BYTES = 256 * 1024
 
 _TEXT, _SOME = Whole(), Whole(64 * 1024)
@@ -80,7 +81,7 @@ POD = _object(
         "initContainerStatuses": _CONTAINERS,
     },
 )
-# The fields of a pod that the command for removing unused keys reads.
+# The fields of a pod that `trainmaster-operator keys prune` reads.
 POD_ENVIRONMENT = _object({}, spec={"containers": Each({"env": Each(_named("name", "value"))})})
 CHILD = _child()
 STATEFUL_SET = _child(
@@ -115,7 +116,7 @@ NODE: Fields = {
 
 
 def job(spec_bytes: int) -> Fields:
-    """Returns the shape of a job with a spec of at most `spec_bytes`; a larger spec is left out and listed as such."""
+    """Returns the shape of a job with a spec of at most `spec_bytes`; a larger spec is left out, which is recorded."""
     conditions = {"conditions": Whole(MAX_STATUS_BYTES)}
     return _object(
         {"labels": Whole(16 * 1024), "annotations": Whole(16 * 1024)},

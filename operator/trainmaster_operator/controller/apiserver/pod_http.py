@@ -43,8 +43,8 @@ POD_ERROR_BYTES, API_ERROR_BYTES = 4_096, 256 * 1024
 HEAD_SECONDS = 5.0
 SILENCE_SECONDS = 15.0
 # Limits on the bytes received without a result. The limit for heads stops endless heads and repeated interim heads.
-# Through the API server's proxy it is higher, because the proxy's certificates arrive first. The limit for bodies
-# allows six bytes of framing for each byte of content that is read ahead.
+# Through the API server's proxy, that limit is higher, because the proxy's certificates arrive first. The limit for
+# bodies allows six bytes of framing for each byte of content that is read ahead.
 VAIN_HEAD_BYTES, PROXIED_HEAD_BYTES, VAIN_BODY_BYTES = 8_192, 65_536, 131_072
 # Bytes of a head that are read at a time. Each read is parsed at once, and parsing an empty head takes 0.06 ms.
 HEAD_PIECE = 512
@@ -218,7 +218,7 @@ async def bounded_body(
 
 
 def unreachable(request: str, error: BaseException) -> Unreachable:
-    """Converts a connection's error: aiohttp's timeouts have no text, and its other errors quote the answer."""
+    """Converts a connection's error, because aiohttp's timeouts have no text and its other errors quote the answer."""
     kind: type[Unreachable] = Silent if isinstance(error, aiohttp.SocketTimeoutError) else Unreachable
     text = str(error) or type(error).__name__
     if isinstance(error, aiohttp.ClientConnectorCertificateError):

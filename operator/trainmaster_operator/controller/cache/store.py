@@ -248,7 +248,7 @@ class Store:
             self._changed(key)
 
     def record_listed(self, resource: Resource) -> None:
-        """Record that all objects of an optional type are known, and repeat writes refused for lack of the type."""
+        """Record that all objects of an optional type are known, and repeat writes refused because it was missing."""
         is_news = resource.child_kind not in self._listed
         self._listed |= {resource.child_kind}
         for key, record in list(self._records.items()):

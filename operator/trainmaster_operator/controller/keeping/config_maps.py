@@ -96,7 +96,7 @@ def _owned_by(job: Job, name: str, content: str) -> dict[str, object]:
 
 
 def kept_state(state: RankState, *, withheld: bool = False) -> dict[str, object]:
-    """Returns a rank's state as people read it, without control characters and without the limits of a hang."""
+    """Returns a rank's state for people, without control characters and without the limits for detecting a hang."""
     text = "" if withheld else clean(state.text, MAX_EVIDENCE_BYTES)
     shown = state._replace(state=clean(state.state, 1), text=text, limit_seconds=0.0, limit="", patient=False)
     return shown.to_wire()

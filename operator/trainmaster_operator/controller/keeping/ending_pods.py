@@ -54,7 +54,7 @@ REPORTED_SECONDS = 3.0
 # Seconds between two outputs of agents that are accepted from the same job, because a leader may invent any number of
 # pods.
 REPORTED_AGAIN = 30.0
-# Tries to write the same output.
+# Number of tries to write the same output.
 TRIES = 5
 
 
@@ -119,7 +119,7 @@ class LastOutput:
     logs: KeptLogs
     evidence: EvidenceKeeper
     now: Callable[[], float] = time.time
-    # By uid.
+    # By the job's uid.
     _jobs: dict[str, _OfJob] = field(default_factory=dict, init=False)
     _places: LogPlaces = field(default_factory=lambda: LogPlaces(), init=False)
 

@@ -77,7 +77,10 @@ class _Kept:
 
 @dataclass(eq=False)
 class EvidenceKeeper:
-    """Keeps the evidence of every written status. `on_kept` is called with each attempt's written evidence, as JSON."""
+    """Keeps the evidence of the failures in written statuses.
+
+    `on_kept` is called with each attempt's written evidence, as JSON.
+    """
 
     config_maps: JobConfigMaps
     store: Store

@@ -73,7 +73,7 @@ class KeptLogs:
     async def save(self, key: JobKey, snapshot: Snapshot, *, complete: bool) -> None:
         """Save the logs of all pods. The job's end is delayed only briefly, and failures are only logged.
 
-        `complete`: whether the ranks have ended, so that their last lines are waited for.
+        With `complete`, the ranks have ended, and this method waits for their last lines.
         """
         job, attempt = snapshot.job, snapshot.job.status.attempt
         pods = [pod for pod in snapshot.observed.pods if has_started(pod)]
@@ -161,7 +161,7 @@ def _is_newer(log: KeptLog, kept: KeptLog | None) -> bool:
 
 
 def share_out(workers: Collection[int], limit: int, first: Collection[int]) -> dict[int, int]:
-    """Returns the bytes of each worker's log. `first` get full shares; the others share the rest equally."""
+    """Returns the bytes to keep of each worker's log: `first` get full shares; the others divide the rest equally."""
     preferred = [worker for worker in workers if worker in first]
     others = len(workers) - len(preferred)
     full = min(LONGEST_LOG, limit // (2 * len(preferred) if others else len(preferred))) if preferred else 0
@@ -182,7 +182,7 @@ class PodLogs:
     cluster: Cluster
 
     async def read(self, namespace: str, pod: PodView, *, complete: bool) -> KeptLog:
-        """Read a worker's log. `complete`: whether its ranks have ended, so that their last lines are waited for."""
+        """Read a worker's log. With `complete`, its ranks have ended, and this method waits for their last lines."""
         # The kubelet's limitBytes cuts off the *end*. So request more than is kept, and cut off the beginning later.
         container = pod.worker_container
         restarts = container.restarts if container is not None else 0

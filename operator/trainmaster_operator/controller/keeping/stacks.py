@@ -120,7 +120,7 @@ class StacksKeeper:
 
 
 def fitted(stacks: Stacks, limit: int = TOTAL_BYTES, most_ranks: int = KEPT_RANKS) -> Stacks:
-    """Fits the stacks into `limit` bytes: leaves out the last ranks, then shortens all texts to equal shares."""
+    """Leaves out ranks after the first `most_ranks`, then shortens all texts equally to fit into `limit` bytes."""
     kept = {rank: stacks.ranks[rank] for rank in sorted(stacks.ranks)[:most_ranks]}
     stacks = replace(stacks, ranks=kept, left_out=len(stacks.ranks) - len(kept))
     share = limit

@@ -1,8 +1,8 @@
 """Each running job has an open stream to its leader, which sends reports, progress and workers as they happen.
 
-The leader is the agent of the first worker in the assignment or, if that agent can't be reached, of the next one. A
-broken stream is reopened at once, then after 10, 20, 40 ms and so on up to a second, until a connection has lasted.
-Nothing is lost, because an agent keeps the last report of each worker and sends it again.
+The leader is the agent of the first worker in the assignment or, if that agent can't be reached, the agent of the next
+worker. A broken stream is reopened at once, then after 10, 20, 40 ms and so on up to a second, until a connection has
+lasted. Nothing is lost, because an agent keeps the last report of each worker and sends it again.
 
 A line is recorded only if it is about the job whose token opened the stream, about the job's workers and ranks, and
 about an attempt that the operator has opened. So the job's size limits the recorded data. A leader that sends more than
@@ -54,19 +54,20 @@ from trainmaster_operator.wire.values import ProtocolError
 
 logger = logging.getLogger(__name__)
 FIRST_RETRY, LONGEST_RETRY = 0.01, 1.0
-# If no agent has answered for a minute, the next tries are 15 s apart; a try follows at once when a pod changes.
+# After 60 tries without an answer (about a minute), tries are 15 s apart. When a pod changes, a try follows at once.
 PATIENT_TRIES, PATIENT_RETRY = 60, 15.0
-# Tries at one agent before the next agent. Their waits (0.01 + 0.02 + ... s) add up to a third of a second, which is
-# longer than an agent needs to start.
+# Number of tries at one agent before the next agent is tried. The waits between them (0.01 + 0.02 + ... s) add up to a
+# third of a second, which is longer than an agent needs to start.
 TRIES = 5
 # Seconds between two checks whether an earlier agent can be reached again. Agents check too
 # (agent/network/follower.py).
 PREFERENCE_SECONDS = 1.0
-# Timeout in seconds for a push or an acknowledgement. If it fails, the annotation or the next report replaces it.
+# Timeout in seconds for a push or an acknowledgement. The annotation replaces a failed push, and the next
+# acknowledgement replaces a failed one.
 REQUEST_SECONDS = 2.0
 # Seconds that a pass waits for the leader's answer to a pushed assignment.
 ANSWER_SECONDS = 0.1
-# Limit on the agents that an assignment is pushed to at the same time, while none of them leads.
+# Limit on the agents that an assignment is pushed to at the same time while no agent leads.
 MOST_PUSHES = 64
 # Timeout in seconds for the first line, which an agent sends at once.
 HELLO_SECONDS = 5.0
@@ -84,7 +85,7 @@ ACKNOWLEDGE_SECONDS = 0.25
 
 @dataclass(eq=False)
 class LeaderStreams:
-    """Watches the leaders of all jobs: a `LeaderStream` for each job with a reachable agent."""
+    """Watches the leaders of all jobs, by one `LeaderStream` for each job that has a reachable agent."""
 
     reach: Reach
     store: Store
@@ -113,7 +114,7 @@ class LeaderStreams:
             )
 
     async def push(self, key: JobKey, assignment: Assignment) -> None:
-        """Send an assignment to the leader if its stream is open, and wait a moment for the answer."""
+        """Push an assignment to the job's leader, if the job is watched, and wait a moment for the answer."""
         stream = self._streams.get(key)
         if stream is not None:
             await stream.push(assignment)
@@ -138,14 +139,14 @@ class LeaderStreams:
 class StreamEvents:
     """Receives the data of streams that isn't kept in the store."""
 
-    # Called when ranks have reported progress, with whether this is the first progress of the attempt.
+    # Called with a job's key when ranks have reported progress, and with whether it is the attempt's first progress.
     progressed: Callable[[JobKey, bool], None]
     # Called with a job's uid when one of its workers has sent evidence of a stall, or an answer to a stacks request.
     stalled: Callable[[str, EvidenceLine], None]
     answered: Callable[[str, EvidenceLine], None]
     # Called with a job's key and uid, and the last output of one of its workers that has ended.
     printed: Callable[[JobKey, str, OutputLine], None]
-    # Called if agents of a namespace don't know the operator's token.
+    # Called with a namespace whose agents don't know the operator's token.
     unauthorized: Callable[[str], None]
     # Called if a stream ended by a fault, not only by a broken connection.
     failed: Callable[[Fault], None]
@@ -153,7 +154,7 @@ class StreamEvents:
 
 @dataclass(eq=False)
 class LeaderStream:
-    """Watches one job's leader, even if another agent becomes the leader."""
+    """Watches one job's leader, and changes to another agent when that agent becomes the leader."""
 
     reach: Reach
     store: Store
@@ -170,13 +171,13 @@ class LeaderStream:
         self._view = StreamView()
         # Workers that the leader has listed. The store is changed once for all lines that arrived together.
         self._workers: dict[int, WorkerLine] = {}
-        # By worker, the time when its agent left the leader, until the agent joins again.
+        # By worker, when its agent left the leader. When the agent joins again, the entry is removed.
         self._left: dict[int, float] = {}
         self._changed = asyncio.Event()
         self._failures = 0
         self._faults = 0
         self._log = FailureLog(logger, str(target.key))
-        # The time (the event loop's clock) at which the last leader's hello arrived.
+        # The time (the event loop's clock) at which the newest hello of a leader arrived.
         self._connected_at = 0.0
         self._prefer_first = False
         # Whether a report of this stream wasn't recorded, because its attempt or worker isn't known (yet).
@@ -188,14 +189,14 @@ class LeaderStream:
         self._unacknowledged = asyncio.Event()
         self._clock = asyncio.get_running_loop().time
         self._budget = StreamBudget(len(target.workers), target.world, self._clock)
-        # Set when an attempt has begun, because more may be read then.
+        # Set when an attempt has begun, because the leader may then send more.
         self._granted = asyncio.Event()
         self._pushing: asyncio.Future[Any] | None = None
         self._answers_soon = True
         self.task = asyncio.create_task(self._run(), name=f"stream {target.key}")
 
     def update(self, target: StreamTarget) -> None:
-        """Set other candidates, or a newer attempt."""
+        """Set a target with other candidates or a newer attempt."""
         before, self.target = self.target, target
         if (target.workers, target.world) != (before.workers, before.world):
             self._budget.resize(len(target.workers), target.world)
@@ -218,8 +219,8 @@ class LeaderStream:
     async def push(self, assignment: Assignment) -> None:
         """Push an assignment in the background; it replaces an assignment that is still on its way.
 
-        Returns when the leader has answered, or a moment later. If the leader answered its last push too late, returns
-        at once, so that a slow pod delays no pass.
+        Returns when the leader has answered, or after ANSWER_SECONDS. If the last push wasn't answered in that time,
+        returns at once, so that a slow pod delays no pass.
         """
         if self._pushing is not None:
             self._pushing.cancel()
@@ -308,7 +309,7 @@ class LeaderStream:
         return candidates[0 if self._prefer_first else (self._failures // TRIES) % len(candidates)]
 
     async def _stay_with(self, agent: AgentAddress) -> None:
-        """Returns when another agent should be watched, because this one is gone or an earlier one is back."""
+        """Returns when another agent should be watched, because this agent is gone or an earlier candidate is back."""
         while True:
             first = self.target.candidates[0] == agent
             await wait_until_set(self._changed, None if first else PREFERENCE_SECONDS)
@@ -452,6 +453,6 @@ class LeaderStream:
             try:
                 await self._request("POST", agent, "/v1/ack", json.dumps({"seq": self._newest}).encode())
             except ClusterError as error:
-                # The next report or stream is acknowledged again. If no acknowledgement arrives, the agent exits.
+                # The next report or stream leads to another acknowledgement. If none arrives, the agent exits.
                 logger.debug("%s: reports aren't acknowledged: %s", self.target.key, error)
             await asyncio.sleep(ACKNOWLEDGE_SECONDS)

@@ -1,12 +1,13 @@
-"""From a job's snapshot, computes which agents to watch, and limits the content and the amount of their reports.
+"""Computes from a job's snapshot which agents to watch, and limits the content and the amount of their reports.
 
 A target limits the data that is kept from a leader to the workers of the spec and of existing pods, and to their ranks.
-An agent is reached at its pod's address inside the cluster, and through the API server's pod proxy outside (measured
-equally fast).
+An agent is reached at its pod's address inside the cluster, and through the API server's pod proxy outside. Both were
+measured to be equally fast.
 
 A leader has a budget of bytes, lines and changes, which depends on the job's size. A leader that sends more is read
-slowly, so unread data stays with its pod. A change is a change of the store: it requests a pass over the job, which
-costs a hundred times as much as reading the line. A healthy job causes a few changes for each worker and attempt.
+slowly, so unread data stays in its pod. A line counts as a change if it changes the store and so requests a pass over
+the job. A pass costs a hundred times as much as reading the line. A healthy job causes a few changes for each worker
+and attempt.
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ from trainmaster_operator.wire.names import TOKEN_HEADER
 
 # Timeout in seconds for a TCP connection to an agent in the same network.
 CONNECT_SECONDS = 1.0
-# Lines a second. Each worker sends progress once a second, and other lines rarely.
+# Lines a second, for each job and for each worker. Each worker sends progress once a second, and other lines rarely.
 LINES, LINES_A_WORKER = 20.0, 5.0
-# Bytes a second. A worker's progress contains a few hundred bytes for each rank.
+# Bytes a second, for each job, worker and rank. A worker's progress contains a few hundred bytes for each rank.
 BYTES, BYTES_A_WORKER, BYTES_A_RANK = 65_536.0, 4_096.0, 1_024.0
-# Seconds' worth of lines and bytes in one burst, because a stream begins with everything that the leader knows.
+# A burst may contain the lines and bytes of this many seconds, because a stream begins with everything that the leader
+# knows.
 LINES_BURST, BYTES_BURST = 10.0, 3.0
 # Changes allowed for an attempt. Each worker joins, sees the attempt, starts, runs and ends; after that, its end may be
 # sent again.
@@ -92,10 +94,12 @@ def stream_target(snapshot: Snapshot, status: JobStatus) -> StreamTarget | None:
     if not candidates:
         return None
     key = JobKey(job.namespace, job.name)
-    # The layout includes a worker whose pod is being replaced, because it may join and finish before the next plan.
+    # The layout includes a worker whose pod is being replaced, because that worker may join and finish before the next
+    # target is computed.
     layout = worker_layout(job.identity, job.spec) if job.spec is not None else ()
     processes = {worker: group.processes for group in layout for worker in group.indexes}
-    # Workers that were scaled away may still run. Only jobs of one group are resized.
+    # Workers that were scaled away may still run. They have as many ranks as the others, because only jobs of one group
+    # are resized.
     most = max(processes.values(), default=0)
     processes = {worker: processes.get(worker, most) for worker in (*processes, *pods)}
     # Ranks are numbered in the order of the assignment. A worker's number of ranks can't change once the job exists.

@@ -1,9 +1,9 @@
 """The outbox holds the records that wait to be sent, in order, up to a number of bytes.
 
-Each record is converted to a line of JSON once, with a size limit, because a job's author or its ranks' script decide
-the content. A job's newer record replaces the waiting one, unless the attempt, the phase or a failure differs, because
-the history needs those facts. If there is no room, samples are dropped first, then job records that have a newer
-record, then the oldest records.
+Each record is converted once, to a line of JSON. The line's size is limited, because the job's author or the ranks'
+program decides the content. A job's newer record replaces the waiting one, unless the attempt, the phase or a failure
+differs, because the history needs those facts. If there is no room, samples are dropped first, then records of jobs for
+which a newer record is waiting, then the oldest records.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ RankReport = tuple[int, int, RankProgress]
 
 @dataclass(frozen=True, slots=True)
 class WaitingRecord:
-    """A record as a line, with its job's uid. `facts` is a job record's `facts_of`."""
+    """A record as a line, with its job's uid. For the record of a job, `facts` is the result of `facts_of`."""
 
     kind: EntryKind
     uid: str
@@ -108,7 +108,7 @@ class Outbox:
             self._last[entry.uid] = number
 
     def take(self, most: int) -> Sequence[WaitingRecord]:
-        """Takes the first records: at least one, and at most `most` bytes. They count as held until `done`."""
+        """Takes the first records: at least one, and at most `most` bytes. Their bytes count until `done` is called."""
         taken: list[WaitingRecord] = []
         length = 0
         while self._waiting:
@@ -165,7 +165,7 @@ def facts_of(raw: Mapping[str, Any]) -> int:
 
 
 def job_line(at: float, raw: Mapping[str, Any], places: Sequence[PodPlace], *, large: bool) -> bytes:
-    """Returns the record of a job as a line; of a too large job, only the most important part.
+    """Returns the record of a job as a line; if the job is too large, only its most important fields.
 
     `large`: whether the spec is large (Store.is_large). Only then is the size checked before the record is encoded,
     because the check takes as long as the encoding.
@@ -197,14 +197,15 @@ def _smaller_and_smaller(raw: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def reports_of(workers: Mapping[int, Mapping[int, RankProgress]]) -> list[RankReport]:
-    """Returns the ranks' reports, by worker and rank, as an independent list."""
+    """Returns a copy of the ranks' reports, which are given by worker and rank, as a list."""
     return [(rank, worker, progress) for worker, ranks in workers.items() for rank, progress in ranks.items()]
 
 
 def sample_line(at: float, key: JobIdentity, attempt: int, reports: Sequence[RankReport]) -> bytes:
-    """Returns the record of an attempt's reports, in any order, in a third of the time that `SampleRecord` takes.
+    """Returns the record of an attempt's reports as a line, in a third of the time that a `SampleRecord` takes.
 
-    Thousands of numbers are written each second, so they are formatted directly, with as many digits as people read.
+    The reports may have any order. Thousands of numbers are written each second, so they are formatted directly, with
+    as many digits as people read.
     """
     reports = sorted(reports)
     ranks, workers, progress = zip(*reports[:: -(-len(reports) // MAX_RANKS)], strict=True)

@@ -2,8 +2,8 @@
 
 - A job is recorded after each write of its status and each change of its spec. After the start, and after records were
   dropped, each job is also read from the API server and recorded once, a few jobs at a time.
-- Deletions and ranks' reports are found by checking all jobs in the store once in `seconds`, a few jobs in each turn of
-  the event loop. For ranks that haven't reported since their last sample, nothing more is done.
+- Deletions and ranks' reports are found by checking all jobs in the store once every `seconds`, a few jobs in each turn
+  of the event loop. A job whose ranks haven't reported since its last sample is skipped.
 - Evidence and logs are recorded after they were written to their ConfigMaps.
 """
 
@@ -52,7 +52,7 @@ MUCH_WAITS = MAX_BYTES // 4
 READ_AGAIN, CHECK_AGAIN = 30.0, 1.0
 # Limit on the ranks of one job whose figures are recorded each second.
 RANKS_A_SECOND = 1_000.0
-# Samples of at least this many ranks, which take 1 ms, are computed in the thread for large jobs.
+# A sample of this many ranks takes 1 ms. Samples of as many ranks or more are computed in the thread for large jobs.
 MANY_RANKS = 256
 # Jobs that are checked in one turn of the event loop.
 JOBS_A_TURN = 8
@@ -138,7 +138,8 @@ class HistoryRecorder:
             return
         facts = facts_of(raw)
         if known.generation is not None and facts != known.facts:
-            # An attempt may have ended. Sample it now, because the next attempt's first report clears its last reports.
+            # An attempt may have ended. Sample its last reports now, because the next attempt's first report clears
+            # them.
             self._sample_now(known)
         places = [PodPlace(pod.worker, pod.name, pod.node or "") for pod in self.store.pods(key)]
         line = job_line(self.now(), raw, places, large=self.store.is_large(key))
@@ -191,7 +192,7 @@ class HistoryRecorder:
         return view if view.ranks else None
 
     async def _read_jobs(self) -> None:
-        """Record each job once, and again after records were lost, as soon as there is room for jobs."""
+        """Record each job once, and again after records were lost, as soon as the outbox has room."""
         await asyncio.sleep(CHECK_AGAIN)
         if self.outbox.size > MUCH_WAITS:
             return
@@ -230,7 +231,7 @@ class HistoryRecorder:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Log a bug of ours instead of raising it, because the recorded work matters more than its records."""
+        """Log a bug of ours instead of raising it, because a record matters less than the work that it describes."""
         try:
             yield
         except Exception as error:

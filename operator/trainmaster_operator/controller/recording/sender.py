@@ -26,7 +26,7 @@ from trainmaster_operator.controller.recording.outbox import MAX_LINE, Outbox, O
 from trainmaster_operator.wire.values import loads, mapping
 
 logger = logging.getLogger(__name__)
-# Seconds that a record waits for others to share its batch.
+# Seconds that a record waits, so that later records can join its batch.
 BATCH_SECONDS = 0.5
 # Timeout in seconds for an answer, which the history sends after it has stored the records.
 ANSWER_SECONDS = 15.0
@@ -38,7 +38,7 @@ LONGEST_RETRY = 30.0
 MOST_TOKEN_BYTES = 64 * 1024
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 _HEADERS = {"Content-Type": "application/x-ndjson", "Accept-Encoding": "identity"}
-# Statuses of records that will never be accepted, and, besides 5xx, of requests that may succeed a little later.
+# HTTP statuses for records that will never be accepted, and statuses (besides 5xx) after which a later try may succeed.
 _REFUSED, _AGAIN = frozenset({400, 413}), frozenset({408, 425, 429})
 
 

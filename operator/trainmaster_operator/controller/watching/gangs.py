@@ -1,9 +1,9 @@
 """Watches PodGroups and other objects of gang schedulers once a job uses them and the cluster serves them.
 
-Most clusters have none of these types. A watch of a missing or forbidden type would end kopf, and so all other watches.
-Therefore each type is listed repeatedly until that succeeds, and then gets a separate watcher, whose failure affects
-nothing else. After a failure, the listing starts again, because the type may have been removed, and kopf wouldn't
-notice its return, perhaps in another version.
+Most clusters have none of these types. A watch of a missing or forbidden type would end kopf, and with it all other
+watches. Therefore each type is listed repeatedly until that succeeds, and then gets a separate watcher, whose failure
+affects nothing else. After a failure, the type is again listed until that succeeds. It may have been removed, and kopf
+wouldn't notice if it came back, perhaps in another version.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class GangWatcher:
             level = logging.DEBUG if isinstance(error, NotFound | Forbidden) else logging.WARNING
             logger.log(level, "%s of %s can't be listed now: %s", resource.plural, resource.api_version, error)
             if isinstance(error, NotFound):
-                # The type isn't served, so all of its objects were deleted too.
+                # The type isn't served, so all of its objects are gone too.
                 if resource in self.watched:
                     self.watched.remove(resource)
                 for key, name, version in known:

@@ -39,13 +39,14 @@ CONTENT_LABEL = "trainmaster.dev/content"
 LOGS_CONTENT = "logs"
 EVIDENCE_CONTENT = "evidence"
 STACKS_CONTENT = "stacks"
-# A namespace's agents have no job's label, so no watch shows them.
+# The ConfigMaps with the agent don't have a job's label, so no watch shows them.
 AGENT_CONTENT = "agent"
 SELECTORS = {
     **dict.fromkeys((PODS, SERVICES, STATEFUL_SETS, NETWORK_POLICIES, *GANGS.values()), JOB_NAME_LABEL),
     CONFIG_MAPS: f"{JOB_NAME_LABEL},{CONTENT_LABEL} notin ({LOGS_CONTENT},{EVIDENCE_CONTENT},{STACKS_CONTENT})",
 }
-# Types that are always watched. `gangs` adds those of gang schedulers; NetworkPolicies are watched if jobs have them.
+# Types that are always watched. `gangs` adds types of gang schedulers. NetworkPolicies are watched if the operator
+# gives them to jobs.
 WATCHED = (JOBS, PODS, SERVICES, STATEFUL_SETS, CONFIG_MAPS)
 
 
@@ -57,7 +58,7 @@ async def read_all(cluster: Cluster, store: Store, resource: Resource, namespace
 
 
 async def requested(asked: asyncio.Event, *, settle: float, interval: float) -> None:
-    """Wait for a request and then `settle` seconds for others, but at most for `interval` seconds."""
+    """Wait for a request, at most for `interval` seconds. After a request, wait `settle` seconds for others."""
     await wait_until_set(asked, interval)
     if asked.is_set():
         await asyncio.sleep(settle)
@@ -66,7 +67,7 @@ async def requested(asked: asyncio.Event, *, settle: float, interval: float) -> 
 
 @dataclass(eq=False)
 class Resync:
-    """Sweeps every `interval` seconds, and soon after `asked` is set (a watch was listed again)."""
+    """Sweeps every `interval` seconds, and soon after `asked` is set because a watch was listed again."""
 
     cluster: Cluster
     store: Store
@@ -121,7 +122,7 @@ class Resync:
             self.store.remove(resource, key, name, version.uid)
 
     async def _compare(self, resource: Resource, metadata: Mapping[str, Any], known: Known) -> None:
-        """Compare one object of the list; objects that remain in `known` at the end are deleted."""
+        """Compare one listed object, and remove it from `known`. Objects that remain there at the end were deleted."""
         place = (text(metadata.get("namespace")), text(metadata.get("name")))
         entry = known.pop(place, None)
         if entry is None:

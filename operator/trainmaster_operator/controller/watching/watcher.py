@@ -49,13 +49,14 @@ DISCOVERY_TRIES, DISCOVERY_WAIT = 50, 0.2
 # The first and the longest wait, in seconds, between two runs of kopf.
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
 # Seconds within which kopf must request the list of every type. kopf requests the lists as soon as it knows which types
-# are served, and stops searching for them after a few tries.
+# are served, and gives up on a missing type after a few tries.
 LIST_SECONDS = 60.0
 # Seconds until kopf reopens a watch that the API server has ended.
 RECONNECT_SECONDS = 0.1
-# Seconds for kopf to end; it gives its own tasks a few seconds. The thread is a daemon, so an exit never waits longer.
+# Seconds for kopf to end; it gives its own tasks a few seconds. The thread is a daemon, so the process's exit never
+# waits longer.
 END_SECONDS = 5.0
-# (type of event or None when listed, resource, object)
+# Contains the type of the event (None if the object was listed), the resource and the object.
 WatchEvent = tuple[str | None, Resource, RawObject]
 
 
@@ -161,7 +162,10 @@ class Unserved(Exception):
 
 @dataclass(eq=False)
 class KopfThread:
-    """Runs kopf once. `receive` is called in kopf's thread; `listed` when kopf has listed a type and watches it."""
+    """Runs kopf once.
+
+    `receive` is called in kopf's thread. `listed` is called when kopf has listed a type and watches it.
+    """
 
     connection: ApiConnection
     namespaces: Sequence[str]
@@ -206,7 +210,8 @@ class KopfThread:
     async def _main(self) -> None:
         """Run kopf until one of its root tasks ends; raises that task's error.
 
-        `kopf.operator` would then wait for seconds for idle tasks; ending the loop cancels these tasks at once.
+        `kopf.operator` would then wait several seconds for idle tasks. If the loop ends, these tasks are cancelled at
+        once.
         """
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self._loop.set_exception_handler(_log_quietly)
@@ -300,7 +305,8 @@ class KopfThread:
         settings.watching.chunk_size = min(resource.page for resource in self.resources)
         settings.watching.reconnect_backoff = RECONNECT_SECONDS
         settings.networking.connect_timeout = 5.0
-        # Only a few retries before kopf is restarted, because they hide an unreachable API server from the watcher.
+        # Retry only a few times before kopf is restarted, because retries hide an unreachable API server from the
+        # watcher.
         settings.networking.error_backoffs = (0.2, 0.5, 1, 2)
         for resource, selector in SELECTORS.items():
             settings.watching.label_selectors[partial(_is_served_as, resource)] = selector

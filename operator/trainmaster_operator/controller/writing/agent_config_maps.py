@@ -1,11 +1,11 @@
-"""Provides the agent to jobs with their own images, in an immutable ConfigMap per namespace, named by its content.
+"""Provides the agent to jobs with their own images, in one immutable ConfigMap per namespace, named by its hash.
 
 - **Created** before the first StatefulSet that names the ConfigMap. If it exists already, it is checked once, because
-  any client that may create ConfigMaps could have put another program there. Pods also compare the hash themselves
-  (`rendering/verified_agent.py`).
+  any client that may create ConfigMaps could have created it with another program. Pods also compare the hash
+  themselves (`rendering/verified_agent.py`).
 - **Checked again** when a pod waits too long for its container. The ConfigMap may have been deleted, and no watch shows
   these objects, which take 0.7 MB each.
-- **Removed** when no StatefulSet names the ConfigMap, not even an earlier operator's.
+- **Removed** when no StatefulSet names the ConfigMap. This includes StatefulSets that an earlier operator wrote.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from trainmaster_operator.wire.values import mapping, text
 
 logger = logging.getLogger(__name__)
 
-# Seconds from the end of a StatefulSet to the removal of its ConfigMap, which the next job may need.
+# Seconds from a StatefulSet's deletion to the removal of its ConfigMap, which the next job may need.
 REMOVE_AFTER = 10.0
 # Seconds for which a check of a ConfigMap remains valid, even if many pods wait for their images.
 LOOK_SECONDS = 10.0
@@ -41,7 +41,7 @@ Place = tuple[str, str]
 
 
 class AgentConfigMaps:
-    """Creates, checks and removes these ConfigMaps. `namespaces` are the served namespaces; empty means all."""
+    """Creates, checks and removes the agent's ConfigMaps. `namespaces` are the served namespaces; empty means all."""
 
     def __init__(
         self, cluster: Cluster, store: Store, zipapp: bytes, namespaces: Collection[str] = (), *, interval: float
@@ -116,7 +116,7 @@ class AgentConfigMaps:
             await requested(self.set_is_gone, settle=REMOVE_AFTER, interval=self._interval)
 
     async def remove_unused(self) -> None:
-        """Remove each ConfigMap that no StatefulSet names. Raises ClusterError if they can't be listed."""
+        """Remove each ConfigMap that no StatefulSet names. Raises ClusterError if ConfigMaps can't be listed."""
         for namespace in self._namespaces:
             listed = await self._listed(namespace)
             for place in listed.keys() - self._store.agent_config_maps():

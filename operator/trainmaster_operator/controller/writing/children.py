@@ -2,8 +2,8 @@
 
 - **Create.** An unknown child is written by a create, so another owner's object is never overwritten.
 - **Apply.** An apply contains the uid and the resourceVersion that were decided on, so a deposed leader's late write
-  fails. After a failure, the object is read. If only its status has changed, it is applied again, or else the job is
-  decided on again.
+  fails. After a failure, the object is read. If only the object's status has changed, the apply is repeated. Otherwise
+  the job is decided on again.
 - **Ownership of fields.** An apply removes fields that the manager's last *apply* contained and this one doesn't. The
   fields of a create belong to another entry of `metadata.managedFields` and would never be removed (for example, the
   node selector of an earlier Kueue flavor). So before the first apply, that entry is declared to be an apply, as
@@ -141,7 +141,7 @@ class ChildWriter:
     async def _if_unchanged(
         self, key: JobKey, resource: Resource, known: ChildView, write: Awaitable[RawObject]
     ) -> RawObject:
-        """Await a write. If it fails, read the object, so that the next decision uses its current state."""
+        """Await a write. If it fails, read the object, so that the next decision uses the object's current state."""
         try:
             return await write
         except (Conflict, Invalid, NotFound) as error:

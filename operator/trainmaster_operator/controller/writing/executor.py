@@ -1,15 +1,15 @@
 """Carries out a decision: writes the status, then carries out the actions, then records the events.
 
 The status is written before any of its consequences, so if an operator is killed, the next one finds the intention in
-the status. Each pass writes it at most once, and skips actions that are already done.
+the status. Each pass writes the status at most once, and skips actions that are already done.
 
 - The status patch contains the resourceVersion that was decided on, so a decision on an old view is never written. A
   patch that contains only progress may wait.
-- An assignment is pushed to the leader first, and then annotated on each pod, together with the pass's applies. In
-  parallel, the push took 0.1 s longer on a small machine, and ranks wait for it. An assignment that stops ranks is sent
-  by all routes at once, so that no new pod begins the old assignment.
-- Before a pod is deleted, it is read; the delete has its uid and resourceVersion as preconditions. Evidence that only
-  the pod has is saved first, and its log is followed.
+- An assignment that starts ranks is first pushed to the leader, and then annotated on each pod, while the pass's
+  applies are written. When the push ran in parallel too, it took 0.1 s longer on a small machine, and ranks wait for
+  the push. An assignment that stops ranks is sent by all routes at once, so that no new pod begins the old assignment.
+- Before a pod is deleted, it is read; the pod's uid and resourceVersion are preconditions of the delete. Evidence that
+  exists only in the pod is saved first, and the operator begins to follow the pod's log.
 - If the API server refuses a write (quota, webhook, permission), a `RefusedWrite` is added to the next snapshot, and
   the write is repeated with a separate back-off. Other failures are raised, and the queue repeats the whole pass.
 - Before a pod is deleted by force, its node is read. Deleting a pod that its node still runs breaks the guarantee of a
@@ -98,7 +98,7 @@ class Executor:
     logs: KeptLogs
     evidence: EvidenceKeeper
     last_output: LastOutput
-    # Called with each job whose status was written, as the API server returned it.
+    # Called with each job whose status was written, in the form that the API server returned.
     written: Callable[[RawObject], None] = lambda job: None
     progress_seconds: float
     now: Callable[[], float] = time.time
@@ -164,7 +164,10 @@ class Executor:
         return True, []
 
     async def _act(self, key: JobKey, snapshot: Snapshot, actions: Sequence[Action]) -> list[float]:
-        """Carry out applies and assignments together, StatefulSets after objects that pods mount; the rest in order."""
+        """Carry out assignments and applies concurrently, and then the other actions in order.
+
+        Without assignments, StatefulSets are applied after other objects, because pods may mount those.
+        """
         together = [action for action in actions if isinstance(action, decided.Assign)]
         applies = [action for action in actions if isinstance(action, decided.Apply)]
         sets = [action for action in applies if action.manifest["kind"] == "StatefulSet"]

@@ -116,7 +116,7 @@ async def report_workload(cluster: Cluster, store: Store, key: JobKey, action: R
 def _with(
     conditions: list[Mapping[str, Any]], wanted: WorkloadCondition, generation: int, now: float
 ) -> list[Mapping[str, Any]]:
-    """Returns the conditions with one of them set. Its time changes only if its status changes."""
+    """Returns the conditions with one of them set. That condition's time changes only if its status changes."""
     old = next((item for item in conditions if item.get("type") == wanted.type), None)
     status = "True" if wanted.status else "False"
     since = old.get("lastTransitionTime") if old is not None and old.get("status") == status else to_whole_text(now)
@@ -140,7 +140,7 @@ class EventRecorder:
         self._instance = socket.gethostname()
         # By the job's uid, the reason and the message: the event's name, count and last time.
         self._recorded: OrderedDict[tuple[str, str, str], tuple[str, int, float]] = OrderedDict()
-        # By the job's uid: the number of events that it may still have, and the time of the last one.
+        # By the job's uid: the number of events that the job may still have, and the time of its last event.
         self._budgets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     async def record(self, job: Job, event: JobEvent) -> None:
