@@ -1,8 +1,8 @@
 """The controller does all of the operator's I/O: it receives events, carries out decisions, and writes status.
 
-Read `app` (an operator's life) and `wiring` (its parts), then follow an event: `watching` passes it to the `cache`,
-which puts the job's key on the `workqueue`; the `reconciler` takes the key, asks `reconciling.decide`, and `writing`
-carries out the decision.
+Read `app`, which runs an operator, and `wiring`, which constructs its parts. Then follow an event: `watching` passes it
+to the `cache`, which puts the job's key on the `workqueue`; the `reconciler` takes the key, asks `reconciling.decide`,
+and `writing` carries out the decision.
 
 | module | contents |
 |---|---|

@@ -4,9 +4,9 @@
 |---|---|
 | Do pods that the status names, but that no watch has shown, exist? | before the decision |
 | Why did the kubelet kill a worker's container (a probe)? | before the decision |
-| Why don't a StatefulSet's pods exist (a quota, a webhook)? | after it, repeatedly |
-| In which rack or zone is a node? | after it, once |
-| What do a priority class and a resource flavor of Kueue mean? | after it, once |
+| Why don't a StatefulSet's pods exist (a quota, a webhook)? | after the decision, repeatedly |
+| In which rack or zone is a node? | after the decision, once |
+| What do a priority class and a resource flavor of Kueue mean? | after the decision, once |
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ NODE_RETRY, KUEUE_RETRY = 2.0, 5.0
 
 @dataclass
 class _Missing:
-    """Holds since when a job's StatefulSets lack pods, when the reasons were last read, and which sets have one."""
+    """Holds when a job's StatefulSets began to lack pods, when reasons were last read, and which sets have a reason."""
 
     since: float
     read_at: float = float("-inf")
@@ -88,7 +88,7 @@ class Lookups:
     async def before_decision(self, key: JobKey, snapshot: Snapshot) -> bool:
         """Read the answers that the decision needs first; returns whether anything was recorded.
 
-        Raises ClusterError if an answer is missing without which no decision may be made.
+        Raises ClusterError if an answer can't be read and no decision may be made without it.
         """
         listed = await self._list_unseen_pods(key, snapshot)
         return await self._explain_kills(key, snapshot) or listed
@@ -185,7 +185,7 @@ class Lookups:
         return RefusedWrite(_pods_action(name), "FailedCreate", message, event_time(newest))
 
     async def _touch(self, key: JobKey, name: str, uid: str, quota: str) -> None:
-        """Annotates a StatefulSet with the quota's version: if the quota has changed, the controller tries again."""
+        """Annotates a StatefulSet with the quota's version, so that a changed quota makes the controller try again."""
         try:
             found = await self.cluster.get(RESOURCE_QUOTAS, key.namespace, quota)
             tried_with = f"{quota} {text(mapping(found.get('metadata')).get('resourceVersion'))}"

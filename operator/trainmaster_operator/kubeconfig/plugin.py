@@ -1,4 +1,4 @@
-"""Runs a user's exec plugin, which returns the credentials (client.authentication.k8s.io), for a limited time."""
+"""Runs a user's exec plugin with a timeout. The plugin returns credentials (client.authentication.k8s.io)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _GROUP = "client.authentication.k8s.io/"
 
 @dataclass(frozen=True)
 class Credentials:
-    """The credentials that a plugin returned."""
+    """Holds the credentials that a plugin returned."""
 
     token: str = ""
     certificate: str = ""
@@ -45,7 +45,7 @@ class Credentials:
 
 @dataclass(frozen=True)
 class Plugin:
-    """The exec section of a user."""
+    """Holds the exec section of a user."""
 
     # The plugin's file and field, for messages.
     place: str

@@ -33,9 +33,9 @@ _PROVIDER = "oidc"
 
 @dataclass(frozen=True)
 class Kubeconfig:
-    """One context of the files, with its cluster and user, after all checks."""
+    """Holds one context of the kubeconfig files, with its cluster and user, after all checks."""
 
-    # The files, as named in messages; `path` is for the official client's loader.
+    # The paths of the files, for messages and for the official client's loader.
     path: str
     context: str
     namespace: str
@@ -245,7 +245,7 @@ _Loader.add_constructor("tag:yaml.org,2002:bool", lambda loader, node: str(node.
 
 @dataclass(frozen=True)
 class Entry:
-    """A context, cluster or user, with its file."""
+    """Holds a context, a cluster or a user, and the file that contains it."""
 
     file: str
     # The entry's name in messages, such as clusters[prod].cluster
@@ -260,7 +260,7 @@ class Entry:
 
 @dataclass
 class Merged:
-    """The merged content of the files."""
+    """Holds the merged content of the kubeconfig files."""
 
     # The files as they were given, for messages.
     source: str

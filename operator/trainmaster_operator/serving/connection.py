@@ -5,9 +5,9 @@ kubelet's probes, because their addresses aren't known. The limit for one addres
 for a complete request, because all viewers behind a proxy have the same address.
 
 Such waiting connections are closed first, from the address that has the most of them. Among these, connections that
-have had an answer are closed before those without one, so that incomplete requests push out no other client. The oldest
-connection is closed first. If no connection is waiting, the oldest connection of the address with the most connections
-is closed.
+have had an answer are closed before those without one, so that incomplete requests push out no other client. Among
+equal connections, the oldest is closed first. If no connection is waiting, the oldest connection of the address with
+the most connections is closed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from aiohttp import StreamReader, web
 from trainmaster_operator.serving.logs import server_log
 
 MAX_FIELD = 16_384
-"""Limit on the bytes of one header. The longest are the tokens of identity providers with many groups."""
+"""Limit on the bytes of one header. The longest headers contain tokens of identity providers with many groups."""
 MAX_HEAD = 32_768
 """Limit on the bytes of a request's line and all headers; aiohttp alone would accept 128 headers of MAX_FIELD bytes."""
 HEAD_SECONDS = 10.0
@@ -42,7 +42,7 @@ MAX_WAITING_OF_ADDRESS = 192
 
 
 class PeerConnection(web.RequestHandler):
-    """A peer's connection, which has a place in `Places` from its acceptance to its loss."""
+    """Handles a peer's connection, which has a place in `Places` from its acceptance to its loss."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class PeerConnection(web.RequestHandler):
         )
         self.address = address
         self.arriving: asyncio.Future[Any] | None = None
-        """A future that is done when aiohttp has the connection, which over TLS is after the handshake."""
+        """A future that is done once aiohttp has the connection. With TLS, that is after the handshake."""
         self._most = most_body + MAX_HEAD + SLACK
         self._on_lost = on_lost
         self._received = 0
@@ -196,7 +196,10 @@ class Places:
         return next((place for place in waiting if place.has_answer()), waiting[0])
 
     def first_to_leave(self) -> PeerConnection | None:
-        """Returns a connection of the address with the most connections, a waiting one if possible, or None."""
+        """Returns the connection to close first, or None.
+
+        It belongs to the address with the most connections. If connections are waiting, only those are considered.
+        """
         candidates = [place for place in self.held if place.is_waiting()] or list(self.held)
         of_address = Counter(place.address for place in candidates)
         return max(candidates, key=lambda place: (of_address[place.address], place.has_answer()), default=None)

@@ -25,10 +25,10 @@ SOCKET_BYTES = 65_536
 container's memory. Without this limit, the buffer could grow to 6 MB."""
 HANDSHAKE_SECONDS = 5.0
 SHORT_SECONDS = 0.1
-"""Seconds without new connections if there are no free file descriptors and no connection can be closed."""
+"""Seconds for which nothing is accepted if no file descriptor is free and no connection can be closed."""
 SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 STOP_SECONDS = 1.0
-"""Seconds that a stop waits for unfinished answers. It can't wait for all, because live answers never end."""
+"""Seconds that `close` waits for unfinished answers. It can't wait for all of them, because live answers never end."""
 BODY_SECONDS = 30.0
 """Seconds within which a body must be complete; otherwise the request is refused."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -38,7 +38,7 @@ _REFUSED = (408, 413, 415)
 SHARE = 10
 """A page is reused until this many times its computing time has passed since its computation began."""
 SEND_SECONDS = 15.0
-"""Timeout for sending a page, because a slow reader keeps a large page in memory. Prometheus waits 10 s by default."""
+"""Timeout in seconds for sending a page, which stays in memory until then. Prometheus waits 10 s by default."""
 PIECE_BYTES = 65_536
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

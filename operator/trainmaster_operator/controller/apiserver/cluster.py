@@ -112,7 +112,10 @@ class Cluster(Protocol):
         """Returns the resource in the served version, if an earlier request has shown that version."""
 
     async def discovers(self, resource: Resource) -> bool:
-        """Returns whether the API server's discovery names the type. It does so a moment after the type is served."""
+        """Returns whether the API server's discovery names the type.
+
+        The API server serves a type a moment before discovery names the type.
+        """
 
     async def get(self, resource: Resource, namespace: str, name: str) -> RawObject:
         """Read one object, with the fields that the resource keeps. Raises NotFound."""

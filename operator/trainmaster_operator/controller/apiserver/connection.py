@@ -45,7 +45,7 @@ class ConnectionSettingsError(Exception):
 
 @dataclass(frozen=True)
 class ApiConnection:
-    """A loaded client configuration and its source."""
+    """Holds a loaded client configuration and its source."""
 
     configuration: Configuration
     in_cluster: bool

@@ -3,8 +3,8 @@
 An unreadable job stays in the store with its readable parts, so that its status can report why the operator leaves it
 alone. A large spec is read separately (`large_jobs`); until then the job keeps its old state.
 
-The functions that read objects accept any content. If one fails nevertheless, only that object is affected: each
-version of the object is logged and counted once. If the object is a job, its status reports the problem too.
+The functions that read objects accept any content. If one of them fails nevertheless, only that object is affected:
+each version of the object is logged and counted once. If the object is a job, its status reports the problem too.
 """
 
 from __future__ import annotations

@@ -302,6 +302,6 @@ def is_newer(new: Versioned, known: Versioned) -> bool:
 
 
 def _without_anothers(view: PodView, job: Job) -> PodView:
-    """Drops an assignment that was signed for another job: any client that may patch a pod can copy one into it."""
+    """Drops an assignment that was signed for another job, because any client that may patch a pod can copy one."""
     is_anothers = view.assignment is not None and view.assignment.job != job.uid
     return replace(view, assignment=None) if is_anothers else view

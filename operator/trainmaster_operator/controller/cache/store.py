@@ -189,7 +189,7 @@ class Store:
         return True
 
     def record_progress(self, key: JobKey, line: ProgressLine, now: float, most_ranks: int) -> bool | None:
-        """Record some ranks' progress; returns whether it is the attempt's first; None if too old.
+        """Record some ranks' progress; returns whether it is the attempt's first, or None if the progress is too old.
 
         Progress doesn't request a pass, because it arrives every second and is written to the status only every few
         seconds. A worker's recovery from a fault requests one pass.
@@ -248,7 +248,7 @@ class Store:
             self._changed(key)
 
     def record_listed(self, resource: Resource) -> None:
-        """Record that all objects of an optional type are known, and repeat writes refused because it was missing."""
+        """Record that all objects of an optional type are known, and repeat writes refused without the type."""
         is_news = resource.child_kind not in self._listed
         self._listed |= {resource.child_kind}
         for key, record in list(self._records.items()):

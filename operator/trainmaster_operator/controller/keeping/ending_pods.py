@@ -60,7 +60,7 @@ TRIES = 5
 
 @dataclass(eq=False)
 class _Followed:
-    """A log that is or was followed."""
+    """Holds a log that is or was followed."""
 
     pod: PodView
     # The attempt during which the pod began to end.

@@ -4,8 +4,8 @@ The evidence is in the ConfigMap `<job>-evidence` (api/evidence.py). It is writt
 after an attempt's end, when all workers have reported. Only the removal of pods waits for the write: at the end of the
 job, and when the operator replaces a pod. The evidence of an attempt is limited to ATTEMPT_BYTES, and that of a job to
 TOTAL_BYTES; the first attempt and the newest ones are kept. Evidence of stalls arrives on the leader's stream before
-the report of the hang, and is held here until then. If the job or the operator doesn't allow output to be kept, the
-evidence contains no logs, stacks or errors.
+the report of the hang, and is held here until that report arrives. If the job or the operator doesn't allow output to
+be kept, the evidence contains no logs, stacks or errors.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SETTLE_SECONDS = 3.0
 LAST_WRITE_SECONDS = 3.0
 ATTEMPT_BYTES = 64 * 1024
 TOTAL_BYTES = 448 * 1024
-# Limit on the bytes of one job's evidence of stalls that wait in memory to be written.
+# Limit on the bytes of one job's evidence of stalls, which is held in memory until it is written.
 HELD_BYTES = 512 * 1024
 # A new operator writes the evidence of a failure only if the failure is younger than this.
 OLD_SECONDS = 60.0
@@ -140,7 +140,7 @@ class EvidenceKeeper:
     async def before_deletion(self, key: JobKey, snapshot: Snapshot, pod_uid: str) -> None:
         """Write the evidence that would be lost when the operator deletes a pod.
 
-        This takes at most LAST_WRITE_SECONDS. One write serves all pods of an attempt, except the culprit's.
+        This takes at most LAST_WRITE_SECONDS. One write serves all pods of an attempt, except the culprit's pod.
         """
         failure = snapshot.job.status.failures[0] if snapshot.job.status.failures else None
         if failure is None or snapshot.job.deleting:

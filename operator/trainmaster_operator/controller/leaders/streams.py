@@ -1,8 +1,9 @@
 """Each running job has an open stream to its leader, which sends reports, progress and workers as they happen.
 
 The leader is the agent of the first worker in the assignment or, if that agent can't be reached, the agent of the next
-worker. A broken stream is reopened at once, then after 10, 20, 40 ms and so on up to a second, until a connection has
-lasted. Nothing is lost, because an agent keeps the last report of each worker and sends it again.
+worker. A broken stream is reopened at once, then after 10, 20, 40 ms and so on up to a second. After a connection that
+lasted LASTING_SECONDS, the waits begin at the shortest again. Nothing is lost, because an agent keeps the last report
+of each worker and sends it again.
 
 A line is recorded only if it is about the job whose token opened the stream, about the job's workers and ranks, and
 about an attempt that the operator has opened. So the job's size limits the recorded data. A leader that sends more than
@@ -219,8 +220,8 @@ class LeaderStream:
     async def push(self, assignment: Assignment) -> None:
         """Push an assignment in the background; it replaces an assignment that is still on its way.
 
-        Returns when the leader has answered, or after ANSWER_SECONDS. If the last push wasn't answered in that time,
-        returns at once, so that a slow pod delays no pass.
+        Returns when the leader has answered, or after ANSWER_SECONDS. If the leader hasn't answered the last push at
+        all, returns at once, so that a slow pod delays no pass.
         """
         if self._pushing is not None:
             self._pushing.cancel()

@@ -48,7 +48,7 @@ RankReport = tuple[int, int, RankProgress]
 
 @dataclass(frozen=True, slots=True)
 class WaitingRecord:
-    """A record as a line, with its job's uid. For the record of a job, `facts` is the result of `facts_of`."""
+    """Holds a record as a line, and its job's uid. For the record of a job, `facts` is the result of `facts_of`."""
 
     kind: EntryKind
     uid: str

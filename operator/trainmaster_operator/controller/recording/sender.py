@@ -43,7 +43,7 @@ _REFUSED, _AGAIN = frozenset({400, 413}), frozenset({408, 425, 429})
 
 
 class _Answer(NamedTuple):
-    """The result of a request: a description of the problem, if any, and the status (0 if there was no answer)."""
+    """Holds the result of a request: the problem, if any, and the HTTP status (0 if there was no answer)."""
 
     problem: str
     status: int = 0

@@ -7,7 +7,8 @@ supervises kopf:
   changes. A list shows no deletions, so `listed` and `restarted` request sweeps.
 - kopf reads discovery only once, at its start, and never watches a type that is missing there. A real API server serves
   a type a moment before discovery names it, because two controllers update discovery (apiextensions-apiserver's for the
-  group's document, kube-aggregator's for the list of groups). So the watcher waits for both before kopf starts.
+  group's document, kube-aggregator's for the list of groups). So the watcher waits for both documents before it starts
+  kopf.
 
 kopf shares no loop with other tasks, because it cancels all tasks of its loop when it ends, handles SIGTERM and SIGINT
 in the main thread, and delays its loop while it lists (docs/architecture.md, "Use of kopf", has measurements).

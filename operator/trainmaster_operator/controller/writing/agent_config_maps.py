@@ -1,4 +1,6 @@
-"""Provides the agent to jobs with their own images, in one immutable ConfigMap per namespace, named by its hash.
+"""Provides the agent to jobs with their own images, in one immutable ConfigMap per namespace.
+
+The ConfigMap's name contains the hash of its content.
 
 - **Created** before the first StatefulSet that names the ConfigMap. If it exists already, it is checked once, because
   any client that may create ConfigMaps could have created it with another program. Pods also compare the hash

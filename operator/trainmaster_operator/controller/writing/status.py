@@ -3,7 +3,7 @@
 - The job's status is written by the smallest JSON merge patch (RFC 7386) from the server's status to the decided one.
 - Events use core v1, for `kubectl describe` and `kubectl events`; the API server also serves them in events.k8s.io. As
   in client-go (tools/record/events_cache.go), a repeated event increments the first event's count, and each job has a
-  budget of 25 events, to which one is added every five minutes.
+  budget of 25 events, which grows by one event every five minutes.
 - The Workload's conditions are patched as a complete list, with the version that was just read as a precondition,
   because Kueue writes them too. After a Conflict, the Workload is read again.
 """
