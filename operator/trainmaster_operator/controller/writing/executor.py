@@ -76,7 +76,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a pass. `retry_after` is the number of seconds until a postponed write should be tried again."""
+    """Holds the result of a pass. `retry_after`: the seconds until a postponed write should be tried again."""
 
     wrote_status: bool = False
     retry_after: float | None = None
