@@ -1,8 +1,8 @@
 """The work queue follows the rules of client-go's `util/workqueue`, for asyncio.
 
 - If a key is added many times before a worker takes it, it is worked on once.
-- Two workers never work on a key at the same time. A key that is added while a worker has it is *dirty*, and becomes
-  ready when that worker is done.
+- Two workers never work on a key at the same time. A key that is added while a worker works on it is *dirty*, and
+  becomes ready when that worker is done.
 - If a delayed add is repeated, the earliest time is used. An immediate add cancels the delayed one; the worker that
   gets the key then requests another delay if it needs one.
 - After a failure, a key is delayed by its own back-off, which `forget` resets.

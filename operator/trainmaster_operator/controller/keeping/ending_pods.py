@@ -2,14 +2,14 @@
 
 The kubelet removes a pod's log with the pod, and there is no other copy. The cause of the pod's end (a drain, a
 preemption, a node shutdown, kubectl, a StatefulSet that is scaled down) doesn't matter. Before the operator itself
-deletes a pod, it begins to read the log. Each pass over a job requests the logs of all its ending pods.
+deletes a pod, it begins to read the pod's log. Each pass over a job requests the logs of all its ending pods.
 
 If a log couldn't be followed (no operator ran, or the kubelet couldn't be reached), the operator keeps the output that
 the agent sent to its leader when the agent ended (`report`). Leaders hold this output and send it to each new operator.
 
 At most PLACES logs are followed at once, and at most PLACES_OF_ONE in a namespace. If all places are taken, the oldest
-log of the namespace with the most logs is dropped. Only the operator's own deletions wait for the start of the reads,
-for at most OPEN_SECONDS.
+log of the namespace with the most logs is dropped. Only the operator's own deletions of pods wait until the reads have
+started, for at most OPEN_SECONDS.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ the status. Each pass writes the status at most once, and skips actions that are
   exists only in the pod is saved first, and the operator begins to follow the pod's log.
 - If the API server refuses a write (quota, webhook, permission), a `RefusedWrite` is added to the next snapshot, and
   the write is repeated with a separate back-off. Other failures are raised, and the queue repeats the whole pass.
-- Before a pod is deleted by force, its node is read. Deleting a pod that its node still runs breaks the guarantee of a
-  StatefulSet, so the node object must be gone, tainted out-of-service by an administrator, or unreachable for longer
-  than the job's limit
+- Before a pod is deleted by force, its node is read. Deleting a pod by force while its node still runs it breaks the
+  guarantee of a StatefulSet, so the node object must be gone, tainted out-of-service by an administrator, or
+  unreachable for longer than the job's limit
   (https://kubernetes.io/docs/concepts/cluster-administration/node-shutdown/#non-graceful-node-shutdown).
 """
 
