@@ -49,7 +49,10 @@ def to_datetime(value: object, *, zoned: bool = False) -> datetime | None:
 
 
 def to_seconds(value: object) -> float | None:
-    """Returns the seconds since the epoch for a time in RFC 3339, or None, because a status can be edited."""
+    """Returns the seconds since the epoch for a time in RFC 3339, or None for anything else.
+
+    A status can be edited, so it can contain anything.
+    """
     moment = to_datetime(value)
     return None if moment is None else moment.timestamp()
 

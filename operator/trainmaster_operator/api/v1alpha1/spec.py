@@ -177,7 +177,7 @@ class LogRules(SpecModel):
 
 
 class WarmStart(SpecModel):
-    """WarmStart configures the process from which a worker's ranks are forked, with slow imports already done."""
+    """WarmStart configures the process that does slow imports once, and from which a worker's ranks are forked."""
 
     enabled: StrictBool = Field(
         True,
@@ -193,7 +193,7 @@ class WarmStart(SpecModel):
 
 
 class RunPolicy(SpecModel):
-    """RunPolicy has suspension, deadlines and cleanup of the whole job."""
+    """RunPolicy defines suspension, deadlines and cleanup of the whole job."""
 
     suspend: StrictBool = Field(False, description="true stops the job with a checkpoint and releases its resources.")
     active_deadline_seconds: PositiveWholeSeconds | None = Field(
@@ -245,7 +245,7 @@ CPUOrQuantity = Annotated[
 
 
 class Resources(SpecModel):
-    """Resources of each worker."""
+    """Resources are what each worker requests."""
 
     gpus: Devices = Field(0, description="Number of accelerators for each worker, rendered as limit and equal request.")
     cpu: CPUOrQuantity | None = Field(
@@ -262,7 +262,7 @@ class Resources(SpecModel):
 
 
 class Accelerator(SpecModel):
-    """Accelerator is the kind that `resources.gpus` counts."""
+    """Accelerator is the kind of device that `resources.gpus` counts."""
 
     kind: Literal["nvidia", "amd", "intel", "ascend", "custom"] = Field(
         "nvidia", description="Vendor, which determines the extended resource and the backend that auto chooses."
@@ -355,7 +355,7 @@ class Topology(SpecModel):
 
 
 class Scheduling(SpecModel):
-    """Scheduling has gang, queue, priority and topology of the pods."""
+    """Scheduling defines the gang, queue, priority and topology of the pods."""
 
     gang: Gang | None = Field(None, description="Gang scheduling.")
     queue: Subdomain | None = Field(None, description="Queue of Volcano, or LocalQueue of Kueue, where it is required.")
@@ -441,7 +441,7 @@ class CodeClaim(SpecModel):
 
 
 class Code(SpecModel):
-    """Code is an archive (tar, gzip) that each worker unpacks before its ranks start in that folder."""
+    """Code is an archive (tar, gzip) that each worker unpacks into a folder, in which its ranks then start."""
 
     digest: Digest = Field(
         ...,

@@ -73,7 +73,7 @@ class TimeSpent(StatusModel):
 
 
 TIME_CATEGORIES = tuple(name for name in TimeSpent.model_fields if name != "until")
-# Limit on a status's failures; a list with fewer failures is complete.
+# Maximum number of failures in a status. A shorter list is complete.
 MAX_FAILURES = 10
 
 
@@ -115,7 +115,7 @@ class Progress(StatusModel):
 class RecoveryTimes(StatusModel):
     """RecoveryTimes has the seconds from a fault to the end of the next attempt's first step.
 
-    The parts follow each other, each until the slowest worker has finished it. Their sum is `seconds`.
+    The parts are consecutive. Each lasts until the slowest worker has finished it. Their sum is `seconds`.
     """
 
     seconds: float = Field(..., description="From the fault to the end of the first step.")

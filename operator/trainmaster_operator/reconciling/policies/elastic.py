@@ -21,7 +21,7 @@ GROW_AFTER = 10.0
 
 
 def resize(situation: Situation) -> Transition | None:
-    """Stops the ranks with a checkpoint to change the group."""
+    """Stops the ranks, which first save a checkpoint, to change the group."""
     if situation.spec.elastic is None or not situation.running:
         return None
     current, wanted = _asked_for(situation), set(desired_workers(situation))
@@ -75,7 +75,7 @@ def grow_at(situation: Situation) -> float | None:
 
 
 def scheduled_workers(situation: Situation) -> tuple[int, ...]:
-    """Returns the workers whose pods live on a node, in rank order. Spares replace lost workers."""
+    """Returns the workers of the next attempt that have a living pod on a node, in rank order."""
     nowhere = frozenset(pod.uid for pod in situation.living.values() if pod.node is None)
     placed = {
         worker for worker, pod in situation.living.items() if pod.node is not None and pod.uid not in situation.leaving
@@ -93,7 +93,7 @@ def _can_grow(situation: Situation) -> bool:
 
 
 def _asked_for(situation: Situation) -> set[int]:
-    """Returns the attempt's workers without absent workers that the user no longer wants."""
+    """Returns the attempt's workers, except absent workers that the user no longer wants."""
     return set(situation.workers) - (situation.members.absent - set(desired_workers(situation)))
 
 

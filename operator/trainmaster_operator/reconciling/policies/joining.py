@@ -91,9 +91,9 @@ def join(situation: Situation) -> Transition | None:
 
 
 def retry(situation: Situation) -> Transition | None:
-    """Restarts ranks that failed before they could join, or all ranks if some hang repeatedly.
+    """Restarts ranks that failed before they could join, or all ranks if some repeatedly hang before joining.
 
-    Ranks that hang may be waiting for the ranks that train.
+    All ranks restart then, because a rank that hangs may be waiting for the training ranks.
     """
     for report, due in _failed_to_join(situation):
         if due is None or situation.now < due:
@@ -148,7 +148,7 @@ def _lacks_ranks(situation: Situation) -> bool:
 
 
 def _failed_to_join(situation: Situation) -> Iterator[tuple[Report, float | None]]:
-    """Yields each report of ranks that ended before they could join, and the time of their restart or None."""
+    """Yields each report of ranks that ended before they could join, and when these restart, or None if never."""
     if not _lacks_ranks(situation):
         return
     for worker in situation.members.incomplete:
@@ -156,7 +156,7 @@ def _failed_to_join(situation: Situation) -> Iterator[tuple[Report, float | None
         if report is None or not _speaks_of_absent_ranks(situation, report) or is_unresponsive_report(report):
             continue
         if pod is None or pod.uid != report.uid:
-            # The ranks of a new pod start without this policy.
+            # The ranks of a new pod start by themselves, without this policy.
             continue
         restarts, cause = situation.status.restarts, failure_of(situation, report)
         response = choose_response(situation.spec, cause, restarts)

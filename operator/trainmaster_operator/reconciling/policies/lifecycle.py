@@ -76,7 +76,7 @@ def suspend(situation: Situation) -> Transition | None:
 
 
 def resume(situation: Situation) -> Transition | None:
-    """Resumes a suspended job. A job that never ran is created like any other."""
+    """Resumes a suspended job. A job that was suspended before it ran starts like a new job."""
     status = situation.status
     if status.phase != "Suspended" or status.attempt == 0:
         return None

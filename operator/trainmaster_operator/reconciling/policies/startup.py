@@ -150,7 +150,7 @@ def _can_never_be_made(situation: Situation, problem: RefusedWrite) -> bool:
     """Returns whether the API server will always refuse to create a child, because the child is invalid.
 
     If only a change is refused, the job may start with the existing child. A refusal by a policy of the cluster doesn't
-    count, because policies change. Its message shows it, but its code doesn't: webhooks choose their codes (400 by
+    count, because policies change. Only the message shows such a refusal, because webhooks choose their codes (400 by
     default; Kyverno's is 400), and a ValidatingAdmissionPolicy's default reason is Invalid (k8s.io/apiserver:
     pkg/admission/plugin/webhook/errors/statuserror.go, pkg/admission/plugin/policy/validating).
     """
@@ -208,7 +208,7 @@ def _missing(situation: Situation) -> str:
 
 
 def _why_absent(situation: Situation, pod: str) -> str:
-    """Names the object whose events explain a missing pod: its StatefulSet, if that exists."""
+    """Returns where to find the reason for a missing pod: its StatefulSet's events, or else the operator's log."""
     name = pod.rpartition("-")[0]
     own = (child for child in situation.observed.children if child.owner_uid == situation.job.uid)
     if any((child.kind, child.name) == ("StatefulSet", name) for child in own):
