@@ -214,7 +214,7 @@ class RunPolicy(SpecModel):
 
 
 class CPU(SpecModel):
-    """CPU has a request and a limit, in cores. The limit may exceed the node's free cores."""
+    """CPU contains a request and a limit, in cores. The limit may exceed the node's free cores."""
 
     request: Cores | None = Field(None, description="Cores that the scheduler reserves for each worker.")
     limit: Cores | None = Field(None, description="Cores that each worker may use at most.")
@@ -380,14 +380,14 @@ class CheckpointVolume(SpecModel):
 
 
 class Checkpoint(SpecModel):
-    """Checkpoint has the volume for checkpoints and its mount path."""
+    """Checkpoint defines the volume for checkpoints and its mount path."""
 
     volume: CheckpointVolume = Field(..., description="Exactly one of claimName, hostPath, emptyDir.")
     path: AbsolutePath = Field("/checkpoints", description="Mount path, also in TRAINMASTER_CHECKPOINT_DIR.")
 
 
 class PodTemplateMetadata(SpecModel):
-    """PodTemplateMetadata has labels and annotations to add to the pods."""
+    """PodTemplateMetadata contains labels and annotations to add to the pods."""
 
     labels: dict[str, str] | None = Field(None, description="Labels to add.")
     annotations: dict[str, str] | None = Field(None, description="Annotations to add.")
@@ -414,7 +414,7 @@ class PodTemplate(SpecModel):
 
 
 class SecurityContext(SpecModel):
-    """SecurityContext has fields of the same names as a container's securityContext, for the workers."""
+    """SecurityContext applies to the workers. Its fields are named like those of a container's securityContext."""
 
     read_only_root_filesystem: StrictBool | None = Field(
         None,

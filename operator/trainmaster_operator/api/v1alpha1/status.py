@@ -30,7 +30,7 @@ class Condition(StatusModel):
 
 
 class WorkerCounts(StatusModel):
-    """WorkerCounts has the numbers of workers."""
+    """WorkerCounts contains the numbers of workers."""
 
     desired: int = Field(0, description="Workers that the job should have.")
     created: int = Field(0, description="Pods that exist.")
@@ -42,7 +42,7 @@ class WorkerCounts(StatusModel):
 
 
 class TimeSpent(StatusModel):
-    """TimeSpent has the seconds spent in each category. Their sum is the time from startTime to `until`."""
+    """TimeSpent contains the seconds spent in each category. Their sum is the time from startTime to `until`."""
 
     until: str | None = Field(None, description="Time up to which the job's time is accounted.")
     productive: float | None = Field(None, description="Steps done for the first time.")
@@ -113,7 +113,7 @@ class Progress(StatusModel):
 
 
 class RecoveryTimes(StatusModel):
-    """RecoveryTimes has the seconds from a fault to the end of the next attempt's first step.
+    """RecoveryTimes contains the seconds from a fault to the end of the next attempt's first step.
 
     The parts are consecutive. Each lasts until the slowest worker has finished it. Their sum is `seconds`.
     """

@@ -27,7 +27,7 @@ from trainmaster_operator.reconciling.policies.startup import pod_problems
 from trainmaster_operator.reconciling.transition import Transition
 from trainmaster_operator.wire.report import Report
 
-# Seconds until the cost of the preceding fault is known. Ranks that are ready by then join together.
+# Maximum seconds to wait until the cost of the preceding fault is known. Ranks that are ready by then join together.
 RECOVERED_WITHIN = 2.0
 # Seconds in which a continued attempt must form its group. Forming takes a fraction of a second, but each rank first
 # finishes its step, evaluation or save.

@@ -27,7 +27,7 @@ def open_attempt(
 
 
 def status_change(situation: Situation, workers: tuple[int, ...], going: frozenset[str] = frozenset()) -> StatusChange:
-    """Returns the change that opens the next attempt. Pods whose places spares take are replaced."""
+    """Returns the change that opens the next attempt. Pods that spares displace are replaced."""
     replaced = situation.leaving | situation.unresponsive | going if situation.has_spares else frozenset[str]()
     left_out = [pod.uid for worker, pod in situation.living.items() if worker not in workers]
     workers = in_rank_order(situation, workers)

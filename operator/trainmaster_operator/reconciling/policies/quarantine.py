@@ -43,7 +43,7 @@ def _recount(situation: Situation, failure: Failure, more: int) -> StatusChange:
 
 
 def forgive(situation: Situation) -> StatusChange:
-    """Clears the record when the user has set the limit to 0."""
+    """Clears the counts and the nodes to avoid if the user has set the limit to 0."""
     if situation.spec.failure_policy.nodes.quarantine_after > 0 or not situation.status.node_failures:
         return NO_CHANGE
     return StatusChange(node_failures={}, avoided_nodes=[])

@@ -1,8 +1,9 @@
 """Reports problems that prevent workers from starting, and limits the time for the start.
 
 No job may hold GPUs forever. If some ranks aren't up `startupSeconds` after their attempt was opened, the job fails
-with the gravest problem. Problems that waiting can't solve (an invalid image name, a missing program) end it at once.
-For a gang, this time begins when its pods have nodes, and only `gang.timeoutSeconds` limits the wait before that.
+with the gravest problem. Problems that waiting can't solve (an invalid image name, a missing program) end the job at
+once. For a gang, `startupSeconds` begins when its pods have nodes, and `gang.timeoutSeconds` limits the wait before
+that.
 
 A job that gives up its nodes (`scheduling_backoff`) and requests them again is still starting, so `startupSeconds`
 keeps running. Until all pods have nodes again, the last problem is still reported.
@@ -84,7 +85,7 @@ def due_at(situation: Situation) -> float | None:
 
 
 def _limit(situation: Situation) -> tuple[float | None, str]:
-    """Returns the seconds that the startup may take, and the message when they are over."""
+    """Returns the seconds that the startup may take, and the message if the startup takes longer."""
     gang, is_delayed = situation.spec.scheduling.gang, bool(situation.observed.refused_writes)
     if gang is not None and not is_delayed and not any(pod.node is not None for pod in situation.living.values()):
         seconds = gang.timeout_seconds

@@ -11,8 +11,8 @@ compared with the last published progress (`status.progress`).
   evaluation are booked. The rest is recompute up to the furthest step of any attempt, and productive beyond it. An
   interval without a finished step stays open, because a long step can't be distinguished from a hang.
 - **A continued attempt** is the same training, so booking continues where it was.
-- **A failed attempt** lost the time since its last report. Up to the length of a step, this time is recompute. Beyond
-  that, it is a stall. If the reason is Hung, all of it is a stall.
+- **A failed attempt** lost the time since its last report. Up to CUT_STEPS or CUT_SECONDS, this time is recompute.
+  Beyond that, it is a stall. If the reason is Hung, all of it is a stall.
 - **Without an operator**, nothing is booked until the leader's last report shows the progress in between. If the
   attempt has ended, the time is `unobserved`.
 
@@ -44,7 +44,7 @@ _WAITS = ("data", "checkpoint", "evaluate")
 
 
 def book_time(before: Situation, after: JobStatus) -> JobStatus:
-    """Returns the status with the time booked.
+    """Returns the new status, in which the time since the old status is booked.
 
     `before` contains the observations of the pass and the old status. `after` is the status after the pass, with the
     newest progress.
@@ -197,7 +197,7 @@ def _until_pods_run(books: _Books, before: Situation, stop: int, first: str) -> 
 
 
 def _until_last_report(books: _Books, latest: _Latest | None, stop: int) -> None:
-    """Books the time until the newest report, if a step, or a section without a counter, has ended after the cursor."""
+    """Books the time until the newest report, if a step or an uncounted section has ended since the report before."""
     if latest is None:
         return
     first = latest.first
@@ -222,7 +222,7 @@ def _steps(books: _Books, latest: _Latest, step: int, reach: int) -> None:
     for name, seconds in waits.items():
         booked = max(min(_milliseconds(seconds) or 0, reach - books.cursor), 0)
         books.book(name, books.cursor + booked)
-        # The rest of the wait doesn't fit into this interval and is booked in the next.
+        # The rest of the wait doesn't fit into this interval and is booked in the next one.
         books.waits[name] = round(books.waits.get(name, 0.0) + booked / 1000, 3)
     furthest = books.furthest or 0
     # If the step is lower than before, the loop rolled back by itself.
