@@ -1,8 +1,8 @@
 """Generates the CustomResourceDefinition from the models.
 
-It turns pydantic's JSON schema into a structural one (k8s.io/apiextensions-apiserver, pkg/apiserver/schema): it
-replaces references by their schemas, turns unions with null into optional fields, and writes limits as in OpenAPI 3.0.
-Then it adds the rules of `rules` to the schemas of their models.
+It turns pydantic's JSON schema into a structural schema (k8s.io/apiextensions-apiserver, pkg/apiserver/schema): it
+replaces references with the schemas themselves, turns unions with null into optional fields, and writes limits as in
+OpenAPI 3.0. Then it adds the rules of `rules` to the schemas of their models.
 
 Fields that every job uses get defaults. An object's default lists all of its fields, because the API server checks the
 object and its rules before it sets the defaults of the fields.

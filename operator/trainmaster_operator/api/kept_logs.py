@@ -105,7 +105,7 @@ class KeptLog:
         return self
 
     def continued(self, later: KeptLog) -> KeptLog:
-        """Returns this log followed by a later one, which may repeat the end of this one."""
+        """Returns this log, followed by a later log, which may repeat the end of this log."""
         if not later.lines:
             return self
         earlier = self._without_end(later) or self.before(
@@ -191,9 +191,8 @@ def marked_attempt(line: str) -> int | None:
 def lines_of_attempt(lines: Sequence[str], attempt: int, *, newest: int, whole: bool) -> Sequence[str]:
     """Returns an attempt's lines without the mark, or no lines if they might belong to another attempt.
 
-    `newest` is the newest attempt, and `whole` means that the log still contains its first line. In that case, the
-    lines before the first mark belong to the preceding attempt. Otherwise they may belong to an attempt whose mark is
-    missing.
+    `newest` is the newest attempt, and `whole` means that the log still contains its first line. If so, the lines
+    before the first mark belong to the preceding attempt. If not, they may belong to an attempt whose mark is missing.
     """
     marks: list[tuple[int, int]] = []
     for at, line in enumerate(lines):

@@ -58,7 +58,7 @@ def to_seconds(value: object) -> float | None:
 
 
 def since(now: float, text: str | None) -> float:
-    """Returns the seconds from a time in the status until now, or 0 if there is no time or it is in the future."""
+    """Returns the seconds from a time in the status until now, or 0 if the time is missing or in the future."""
     moment = to_seconds(text)
     return 0.0 if moment is None else max(now - moment, 0.0)
 

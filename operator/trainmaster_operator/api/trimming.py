@@ -342,7 +342,7 @@ def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
 
 @cache
 def _others(names: frozenset[str]) -> re.Pattern[str]:
-    """Returns a pattern that skips all consecutive fields of an object except those with these names."""
+    """Returns a pattern that skips the fields of an object up to the next field with one of these names."""
     ours = "|".join(map(re.escape, sorted(names)))
     # A number must be followed by a delimiter. A name with a backslash isn't skipped, because it may be an escaped form
     # of these.

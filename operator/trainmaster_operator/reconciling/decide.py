@@ -1,4 +1,4 @@
-"""`decide` turns the observations of a job into a status, actions and events. It is pure and total.
+"""`decide` turns the observations of a job into a status, actions and events. It is pure, and answers for every input.
 
 The policies are called in order of precedence, and the first answer decides the next status. Actions and events follow
 from that status alone. So if the operator is killed between two writes, the next operator derives the missing writes
@@ -96,7 +96,7 @@ def decide(job: Job, observed: Observed, now: float, settings: Settings) -> Deci
 
 
 def is_accepted(job: Job, observed: Observed) -> bool:
-    """Returns whether an operator has accepted the job. An unaccepted job is new or Pending, without children."""
+    """Returns whether an operator has accepted the job. Other jobs are new or Pending, and have no children."""
     status = job.status
     has_children = any(child.owner_uid == job.uid for child in observed.children)
     return status.attempt > 0 or status.phase not in (None, "Pending") or has_children

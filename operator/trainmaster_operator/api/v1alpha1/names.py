@@ -34,7 +34,7 @@ class JobIdentity:
 
 
 def set_names(job: str, groups: Sequence[str]) -> list[str]:
-    """Returns the names of a job's StatefulSets in the order of its groups. A job without several groups has one."""
+    """Returns the names of a job's StatefulSets in the order of its groups. Fewer than two groups give one name."""
     return [job] if len(groups) < 2 else [f"{job}-{group}" for group in groups]
 
 

@@ -1,7 +1,7 @@
 """The spec of a DistributedTrainingJob is the user's request.
 
-The models of its fields come first: policies for failures and for the whole job, workers and their resources, then
-scheduling, checkpoints, code and other fields of the pods.
+The models of its fields come before the model of the spec, in this order: policies for failures and for the whole job,
+workers and their resources, scheduling, checkpoints, code, and other fields of the pods.
 """
 
 from __future__ import annotations
@@ -542,7 +542,7 @@ class JobSpec(SpecModel):
 
     @property
     def groups(self) -> list[WorkerGroup]:
-        """Returns the worker groups. A job that defines none has one group, called worker."""
+        """Returns the worker groups. A job that defines no groups has one group, called worker."""
         return self.worker_groups or [
             WorkerGroup.model_construct(
                 name="worker", workers=self.workers or 0, spares=self.spares, resources=self.resources

@@ -131,7 +131,7 @@ def _job_agent(situation: Situation) -> AgentConfigMap | None:
 
 
 def _is_off(child: ChildView, replicas: Mapping[str, int], assignment: Assignment) -> bool:
-    """Returns whether an ended job's StatefulSet has a wrong size, or kept pods with another assignment."""
+    """Returns whether an ended job's StatefulSet has a wrong size, or keeps pods with an outdated assignment."""
     wanted = replicas.get(child.name, 0)
     return child.replicas != wanted or (wanted > 0 and child.assignment != assignment)
 

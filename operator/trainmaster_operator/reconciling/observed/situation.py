@@ -275,7 +275,7 @@ class Situation:
 
     @cached_property
     def unresponsive(self) -> frozenset[str]:
-        """Returns the uids of the attempt's pods whose agents don't answer, as their peers report.
+        """Returns the uids of the attempt's pods whose agents don't answer, according to their peers.
 
         A pod counts until its container ends or its agent connects again (agent/hang/diagnosis.py).
         """

@@ -152,8 +152,8 @@ class PodView:
     def ends(self) -> int:
         """Returns how often the worker's container has ended.
 
-        `restartCount` counts starts after the first. So while the container waits for its next start, it has ended
-        `restartCount` + 1 times (recorded on Kubernetes 1.36, local/tests/data/kubernetes-pods.jsonl: in
+        `restartCount` counts starts after the first. So while the container waits for its next start, the number of
+        ends is `restartCount` + 1 (recorded on Kubernetes 1.36, local/tests/data/kubernetes-pods.jsonl: in
         CrashLoopBackOff with restartCount 1, the container has ended twice).
         """
         restarts = 0 if self.worker_container is None else self.worker_container.restarts

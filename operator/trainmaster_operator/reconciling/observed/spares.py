@@ -18,7 +18,7 @@ NODE_LOST = frozenset({"DeletionByTaintManager", "DeletionByPodGC"})
 
 
 def desired_workers(situation: Situation) -> tuple[int, ...]:
-    """Returns the workers that the spec requests, lost or not, in rank order.
+    """Returns the workers that the spec requests, in rank order, including lost workers.
 
     They are the current attempt's workers, unless an elastic job was resized. If workers are added, spares that could
     start at once come first, then the others by index.
@@ -104,7 +104,7 @@ def can_open(situation: Situation, workers: tuple[int, ...], without: frozenset[
 def alone_until(situation: Situation) -> float | None:
     """Returns the time by which the ranks of a lost worker that trained alone have certainly stopped, or None.
 
-    Such ranks need no peers, so a broken network doesn't stop them. Their agent stops them after nobody has watched it
+    Such ranks need no peers, so a broken network doesn't stop them. Their agent stops them after it has been unwatched
     for a while. None means that they have stopped, or that their agent will learn of the next attempt.
     """
     status, failure, members = situation.status, situation.last_failure, situation.members
@@ -134,7 +134,7 @@ def saves_until(situation: Situation) -> float | None:
 def _asked_for(situation: Situation, group: GroupLayout) -> list[int]:
     """Returns the workers of a group in the current attempt, limited to the number that the spec now requests.
 
-    Workers that train are kept first, then those that could join.
+    Training workers are kept first, then workers that could join.
     """
 
     def place(worker: int) -> tuple[bool, bool]:
@@ -167,7 +167,7 @@ def _is_lost(situation: Situation, worker: int, without: frozenset[str]) -> bool
 def _with_stand_ins(
     situation: Situation, workers: tuple[int, ...], lost: list[int], without: frozenset[str]
 ) -> tuple[int, ...]:
-    """Returns the workers, where each lost worker is replaced by the best ready spare of its group."""
+    """Returns the workers after the best ready spares of their groups have replaced the lost workers."""
     # A spare that grows the group is in `workers` already.
     spares = (spare for spare in ready_spares(situation) if spare not in workers)
     free = [spare for spare in spares if situation.pods[spare].uid not in without]

@@ -1,4 +1,4 @@
-"""Policies are functions from a situation to a `Transition`, or None if they change nothing.
+"""Policies are functions. Each takes a situation and returns a `Transition`, or None if it changes nothing.
 
 `decide` calls the policies in the order of its table. Start with `attempts`, which opens attempts, ends them and opens
 the next ones. It uses `attribution` (the cause of an end), `failure_rules` (restart, ignore or fail), `backoff` (the

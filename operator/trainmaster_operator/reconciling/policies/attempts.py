@@ -126,7 +126,7 @@ def held_since(situation: Situation) -> str | None:
 
 
 def advance(situation: Situation) -> Transition:
-    """Updates the phase of the current attempt as pods appear and ranks start, if no other policy has answered."""
+    """Updates the phase of the current attempt as pods appear and ranks start, if no other policy answered."""
     status = situation.status
     waiting = Transition(status.phase or "Pending", "", "")
     if not situation.running:
@@ -266,7 +266,7 @@ def _response(situation: Situation, cause: Failure) -> FailureResponse:
 
 
 def _without(situation: Situation, failure: Failure) -> Situation:
-    """Returns the situation without the newest failure and its effect on the counts."""
+    """Returns the situation as if the newest failure hadn't been recorded and counted."""
     status = situation.status
     uncounted = not failure.counted and not failure.provisional
     change = without_failure(situation, failure) | StatusChange(

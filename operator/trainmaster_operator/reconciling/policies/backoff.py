@@ -63,7 +63,7 @@ def outlasting(situation: Situation, workers: Iterable[int], ended: int, begins:
 def is_limited(reason: str, *, counted: bool) -> bool:
     """Returns whether failures of this kind can't repeat forever, because they count or are disruptions.
 
-    If a rule ignores a failure, it could repeat forever, so the kubelet's back-off stays.
+    A failure that a rule ignores could repeat forever, so the kubelet's back-off stays.
     """
     return counted or known_reason(reason).strength is Strength.DISRUPTION
 
@@ -80,7 +80,7 @@ def _has_reported(pod: PodView, ended: int) -> bool:
 
 
 def _was_killed_at_work(situation: Situation, pod: PodView) -> bool:
-    """Returns whether the pod's container waits because it ended without a report after it had worked.
+    """Returns whether the pod's container waits because it had worked and then ended without a report.
 
     Returns False if no other worker runs, because the memory of this pod may be the only copy of the job's state.
     """
@@ -96,7 +96,7 @@ def _was_killed_at_work(situation: Situation, pod: PodView) -> bool:
 
 
 def _starts_at(pod: PodView, now: float) -> float:
-    """Returns when the kubelet restarts a container, computed from its message or else from the number of restarts.
+    """Returns when the kubelet restarts a container, according to its message, or else to the number of restarts.
 
     The kubelet shows CrashLoopBackOff only when it next syncs the pod, which is often when the wait is almost over
     (recorded on Kubernetes 1.36, local/tests/data/kubernetes-pods.jsonl).

@@ -99,7 +99,7 @@ def opened(
 
 
 def training(situation: Situation, members: Members, missing: Mapping[int, str], attempt: int) -> str:
-    """Describes which workers train in a continued attempt, and the state of the missing ones."""
+    """Describes which workers train in a continued attempt, and the state of the missing workers."""
     shown = f"attempt {attempt}: training with {members.shown(len(desired_workers(situation)))}"
     known = dict[str, list[int]]()
     for worker, what in missing.items():

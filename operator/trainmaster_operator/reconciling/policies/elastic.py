@@ -1,9 +1,9 @@
-"""An elastic job shrinks when a worker can't return, grows when it can, and follows `spec.workers`.
+"""An elastic job shrinks when a worker can't return, grows again when possible, and follows `spec.workers`.
 
 Ranks are positions in the attempt's list of workers, so any worker may be missing, even worker 0. If a worker has had
-no pod on a node for `nodes.lostAfterSeconds`, it is left out, provided that `elastic.minWorkers` remain. To grow again,
-or to follow `kubectl scale`, the job makes a planned stop: every rank gets SIGTERM and the pod's grace period to save a
-checkpoint. Resizing counts neither as a restart nor as a disruption.
+no pod on a node for `nodes.lostAfterSeconds`, the worker is left out, provided that `elastic.minWorkers` remain. To
+grow again, or to follow `kubectl scale`, the job makes a planned stop: every rank gets SIGTERM and the pod's grace
+period to save a checkpoint. Resizing counts neither as a restart nor as a disruption.
 """
 
 from __future__ import annotations

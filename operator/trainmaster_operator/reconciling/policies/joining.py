@@ -1,8 +1,8 @@
 """Absent ranks join a continued attempt after they have restarted. Until then, the others train without them.
 
-If a worker doesn't return, the others keep training. If it fails while it starts, the failure costs the same as in any
-attempt, and the worker is restarted after the back-off. If no restart is left, or the failure would end the job, the
-worker stays absent.
+If a worker doesn't return, the others keep training. If a worker fails while it starts, the failure counts as in any
+other attempt, and the worker is restarted after the back-off. If no restart is left, or the failure would end the job,
+the worker stays absent.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def leave_out(situation: Situation) -> Transition | None:
 
 
 def fall_back(situation: Situation) -> Transition | None:
-    """Restarts all ranks if the ranks of a continued attempt don't form their group in time."""
+    """Restarts all ranks if a continued attempt doesn't form its group in time."""
     due = falls_back_at(situation)
     if due is None or situation.now < due:
         return None
@@ -63,7 +63,7 @@ def fall_back(situation: Situation) -> Transition | None:
 
 
 def falls_back_at(situation: Situation) -> float | None:
-    """Returns the deadline for the ranks of a continued attempt to form their group, or None if they have formed it."""
+    """Returns the deadline for a continued attempt to form its group, or None if the group has formed."""
     if situation.status.continues is None or not situation.running or not situation.has_leaders_reports:
         return None
     if continuing.has_formed(situation):
@@ -148,7 +148,7 @@ def _lacks_ranks(situation: Situation) -> bool:
 
 
 def _failed_to_join(situation: Situation) -> Iterator[tuple[Report, float | None]]:
-    """Yields each report of ranks that ended before they could join, and when these restart, or None if never."""
+    """Yields each report of ranks that ended before they could join, and the time at which they restart, or None."""
     if not _lacks_ranks(situation):
         return
     for worker in situation.members.incomplete:

@@ -68,7 +68,7 @@ def success(situation: Situation) -> Transition | None:
 
 
 def suspend(situation: Situation) -> Transition | None:
-    """Suspends the job while `runPolicy.suspend` is true."""
+    """Keeps the job suspended while `runPolicy.suspend` is true."""
     if not situation.spec.run_policy.suspend:
         return None
     message = "runPolicy.suspend is true; set it to false to continue"

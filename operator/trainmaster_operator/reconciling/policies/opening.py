@@ -65,7 +65,7 @@ def planned_stop(situation: Situation, reason: str, why: str, change: StatusChan
 
 
 def has_stopped(situation: Situation) -> bool:
-    """Returns whether the ranks of every present worker have ended or never started, or its agent doesn't run."""
+    """Returns whether no present worker runs ranks: its ranks ended or never started, or its agent doesn't run."""
     pods = [situation.pods.get(worker) for worker in situation.members.present]
     reports = [situation.reports.get(worker) for worker in situation.members.present]
     return all(

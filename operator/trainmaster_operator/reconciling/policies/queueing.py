@@ -1,4 +1,4 @@
-"""Under Kueue (`scheduling.gang.scheduler: kueue`) the job is held like a suspended one until its Workload is admitted.
+"""Under Kueue (`scheduling.gang.scheduler: kueue`) the job is held like a suspended job until its Workload is admitted.
 
 The operator does what Kueue's own integrations do for a Job (pkg/controller/jobframework):
 

@@ -77,7 +77,7 @@ def deadline(situation: Situation) -> Transition | None:
 
 
 def due_at(situation: Situation) -> float | None:
-    """Returns when the job fails if its ranks aren't up by then, or None."""
+    """Returns the deadline for the job's ranks to be up, or None."""
     if not situation.starting:
         return None
     began, (seconds, _) = began_at(situation), _limit(situation)
@@ -114,7 +114,7 @@ def gravest_problem(situation: Situation) -> StartProblem | None:
 
 
 def _remembered_problem(situation: Situation) -> StartProblem | None:
-    """Returns the last problem of a job that gave up its nodes and hasn't got all of them again.
+    """Returns the last problem of a job that gave up its nodes and doesn't have all nodes again.
 
     Such a job has no pods, or new pods without messages from the scheduler.
     """

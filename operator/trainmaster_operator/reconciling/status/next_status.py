@@ -57,7 +57,7 @@ def with_invalid_spec(job: Job, invalid: InvalidSpec, now: float, *, is_accepted
     """Returns the status of a job whose spec is invalid.
 
     A job that was never accepted fails, because most of a spec can't be changed. For an accepted job, only a condition
-    reports the problem. Its pods stay, and it continues once its spec is corrected.
+    reports the problem. Its pods stay, and the job continues once its spec is corrected.
     """
     put = partial(with_condition, reason=INVALID_SPEC, message=invalid.message, now=now, generation=job.generation)
     conditions = put(job.status.conditions, "Accepted", "False")

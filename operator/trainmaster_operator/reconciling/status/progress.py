@@ -84,7 +84,7 @@ def is_of_current_ranks(status: JobStatus, attempt: int | None) -> bool:
 def _news_at(situation: Situation) -> str | None:
     """Returns the time of the current attempt's newest report if the report isn't published yet.
 
-    Every pass calls this, so it doesn't read the progress of each rank. A job may have thousands of ranks.
+    Every pass calls this function, so it doesn't read the progress of each rank: a job may have thousands of ranks.
     """
     observed, published, at = situation.observed, situation.status.progress, situation.observed.progress_at
     if observed.progress_attempt != situation.status.attempt or at is None or not any(observed.progress.values()):
