@@ -136,7 +136,7 @@ def _alternatives(value: Any, expected: str) -> str:
 
 
 def _described(model: type[SpecModel] | None, field: str) -> str:
-    """Describes a missing field by its allowed values if it has a list of them, or else by its description's beginning."""
+    """Describes a missing field by its allowed values if these are listed, or else by its description's beginning."""
     info = _fields(model).get(field)
     if info is None:
         return ""
