@@ -2,8 +2,8 @@
 
 If all pods exist and there is no back-off, the next attempt opens in the pass that detects the failure, even if only
 bystanders have reported. For SETTLE_SECONDS afterwards, a stronger cause (the culprit's own report, a lost pod)
-replaces the recorded cause and corrects the counts. Ending the job can't be corrected, so the operator waits
-SETTLE_SECONDS before it does so, or if a worker hasn't reported, until Kubernetes could have detected a lost node.
+replaces the recorded cause and corrects the counts. Ending the job can't be corrected, so the operator first waits for
+SETTLE_SECONDS. If a worker hasn't reported, it waits until Kubernetes could have detected a lost node.
 
 After a pod is lost, exactly one attempt opens: at once if a spare is ready, or else when every worker has a living pod.
 """

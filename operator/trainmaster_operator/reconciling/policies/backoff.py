@@ -9,8 +9,8 @@ doBackOff). The kubelet counts the restarts of each pod uid, and starts from zer
 
 So `replace` replaces such pods during a restart, and counts neither another restart nor a disruption. The attempt is
 held, the pods are deleted, and the next attempt opens when the new pods exist. This applies in two cases: an agent
-exited to report an attempt that is over, or an agent was killed, so that a container that had worked ended without a
-report. If a container never reported and hadn't run for WORKED_SECONDS, its image or command may be wrong, so the
+exited to report an attempt that is over, or an agent was killed, so that its container ended without a report after it
+had worked. If a container never reported and hadn't run for WORKED_SECONDS, its image or command may be wrong, so the
 back-off stays.
 """
 

@@ -2,8 +2,8 @@
 
 No job may hold GPUs forever. If some ranks aren't up `startupSeconds` after their attempt was opened, the job fails
 with the gravest problem. Problems that waiting can't solve (an invalid image name, a missing program) end the job at
-once. For a gang, `startupSeconds` begins when its pods have nodes, and `gang.timeoutSeconds` limits the wait before
-that.
+once. For a gang, `startupSeconds` begins when its pods have nodes, and only `gang.timeoutSeconds` limits the wait
+before that.
 
 A job that gives up its nodes (`scheduling_backoff`) and requests them again is still starting, so `startupSeconds`
 keeps running. Until all pods have nodes again, the last problem is still reported.

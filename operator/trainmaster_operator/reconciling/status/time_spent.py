@@ -197,7 +197,7 @@ def _until_pods_run(books: _Books, before: Situation, stop: int, first: str) -> 
 
 
 def _until_last_report(books: _Books, latest: _Latest | None, stop: int) -> None:
-    """Books the time until the newest report, if a step or an uncounted section has ended since the report before."""
+    """Books the time until the newest report, if a step or an uncounted section has ended since the previous report."""
     if latest is None:
         return
     first = latest.first
