@@ -1,14 +1,14 @@
 """Generates the CustomResourceDefinition from the models.
 
-It turns pydantic's JSON schema into a structural one (k8s.io/apiextensions-apiserver, pkg/apiserver/schema): it
-replaces references by their schemas, turns unions with null into optional fields, and writes limits as in OpenAPI 3.0.
-Then it adds the rules of `rules` to the schemas of their models.
+It turns pydantic's JSON schema into a structural schema (k8s.io/apiextensions-apiserver, pkg/apiserver/schema): it
+replaces references with the schemas themselves, turns unions with null into optional fields, and writes limits as in
+OpenAPI 3.0. Then it adds the rules of `rules` to the schemas of their models.
 
 Fields that every job uses get defaults. An object's default lists all of its fields, because the API server checks the
 object and its rules before it sets the defaults of the fields.
 
 The schema of podTemplate.spec contains the most common types, so that the API server refuses mistakes at once. Other
-fields are accepted, and so are directives (`$patch`) and nulls, which merging needs. `pod_schema` checks the complete
+fields are accepted, and so are the directives (`$patch`) and nulls that merging needs. `pod_schema` checks the complete
 pod. The full schema would be too large for `kubectl apply` to record. Quantities have no type, because a schema can't
 describe both `cpu: 0.5` and `cpu: 500m`.
 """
@@ -184,7 +184,7 @@ class _Converter:
             if key.startswith("x-kubernetes-") or key in own:
                 converted[key] = copy.deepcopy(value)
         if "pattern" in schema:
-            # A rule shows a readable message, where `pattern` would show the regular expression.
+            # A rule shows a readable message. `pattern` would show the regular expression instead.
             pattern = schema["pattern"]
             rule = value_rule(f"self.matches({json.dumps(pattern)})", f"can't be used; {HINTS[pattern]}")
             converted["x-kubernetes-validations"] = [rule]
@@ -226,7 +226,7 @@ def _tidy(value: Any) -> Any:
 
 
 def _validation(rule: Rule) -> dict[str, Any]:
-    # The API server uses `message` if the expression fails. It can't show values.
+    # The API server uses `message` if the expression fails. `message` can't show values.
     validation: dict[str, Any] = {"rule": rule.cel, "message": PLACEHOLDER.sub(r"<\1>", rule.message)}
     if expression := rule.message_expression():
         validation["messageExpression"] = expression

@@ -1,4 +1,4 @@
-"""The ConfigMaps `<job>-evidence` and `<job>-stacks` keep the end of each attempt and the requested stack traces.
+"""The ConfigMaps `<job>-evidence` and `<job>-stacks` keep evidence of each attempt's end, and requested stack traces.
 
 Evidence is one JSON text for each attempt (key `attempt-<n>.json`), which outlives the pods. Stacks are kept only for
 the newest request. `stacks.json` lists the workers that answered and the state of each rank, and `rank-<n>.txt`
@@ -38,7 +38,7 @@ def attempt_of(key: str) -> int | None:
 
 
 def clean(text: object, limit: int) -> str:
-    """Returns the beginning of a text from a pod as valid UTF-8 without control characters."""
+    """Returns at most `limit` characters of a text from a pod, as valid UTF-8 and without control characters."""
     raw = text[:limit] if isinstance(text, str) else ""
     return UNSAFE.sub("", raw.encode("utf-8", "replace").decode())
 
@@ -103,8 +103,9 @@ class Stacks:
     """Stacks is the answer to one request.
 
     `ranks` contains the state of each rank in its JSON form, with the stacks as `text`. `unanswered` lists the workers
-    that didn't answer in time. `left_out` is the number of ranks that didn't fit. `problem` is the reason if no request
-    could be sent. If `withheld` is set, there are no stacks, because the job's output isn't kept (runPolicy.keepLogs).
+    that didn't answer in time. `left_out` is the number of ranks that didn't fit into the ConfigMap. `problem` is the
+    reason if no request could be sent. If `withheld` is set, there are no stacks, because the job's output isn't kept
+    (runPolicy.keepLogs).
     """
 
     request: str

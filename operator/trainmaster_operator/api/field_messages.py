@@ -1,8 +1,8 @@
 """Turns pydantic's errors into messages with a remedy: unknown fields, wrong types, values out of range.
 
-If a field exists elsewhere, the message names its place, either among the spec's own fields (read from the models) or
-in a pod (`pod_schema`). A table lists replacements for fields of other APIs: Kubeflow's PyTorchJob, MPIJob and
-TrainJob, JobSet, Volcano, Kubernetes' Job, and the command lines of launchers.
+If a field exists elsewhere, the message names the right place, either among the spec's own fields (read from the
+models) or in a pod (`pod_schema`). A table lists replacements for fields of other APIs: Kubeflow's PyTorchJob, MPIJob
+and TrainJob, JobSet, Volcano, Kubernetes' Job, and the command lines of launchers.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ def unknown_field(path: str, field: str, known: tuple[str, ...], model: type[Spe
 
 
 def problems_of(error: ValidationError, root: type[SpecModel], path: str) -> list[Problem]:
-    """Returns the problems with a `root` at `path`, in the order of its fields.
+    """Returns the problems in pydantic's error about a `root` model at `path`, in the order of the model's fields.
 
-    If a required field is misspelled or in the wrong place, only that is reported, and not that the field is missing.
+    If a required field is misspelled or in the wrong place, only this mistake is reported, and not a missing field.
     """
     details = error.errors(include_url=False)
     found = [(detail["type"], _problem_of(detail, root, path)) for detail in details]
@@ -136,7 +136,7 @@ def _alternatives(value: Any, expected: str) -> str:
 
 
 def _described(model: type[SpecModel] | None, field: str) -> str:
-    """Describes a missing field by its allowed values if they are few, or by the beginning of its description."""
+    """Describes a missing field by its allowed values if these are listed, or else by its description's beginning."""
     info = _fields(model).get(field)
     if info is None:
         return ""
@@ -147,7 +147,7 @@ def _described(model: type[SpecModel] | None, field: str) -> str:
 
 
 def _required(model: type[SpecModel] | None) -> tuple[str, ...]:
-    """Returns the required fields of a mapping, or some of its optional ones."""
+    """Returns a model's required fields if all are simple values, or else its first two fields."""
     fields = list(_fields(model).items())
     required = [(name, info) for name, info in fields if info.is_required()]
     if not required or any(model_in(info.annotation) is not None for _, info in required):
@@ -303,7 +303,7 @@ def _places(model: type[SpecModel]) -> Mapping[str, list[str]]:
 
 
 def model_in(annotation: Any) -> type[SpecModel] | None:
-    """Returns the model in a field's annotation, which may also be optional or a list of the model."""
+    """Returns the model that a field's annotation contains, directly or in an optional or list type, or None."""
     if isinstance(annotation, type) and issubclass(annotation, SpecModel):
         return annotation
     for part in get_args(annotation):

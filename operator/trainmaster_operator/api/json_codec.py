@@ -2,8 +2,8 @@
 
 Users may write JSON that `json.loads` refuses, because its depth and the length of its numbers are unlimited. Request
 bodies are encoded as JSON in UTF-8 that is also valid YAML, because the API server reads a server-side apply as YAML.
-In YAML, a character above U+FFFF must not be written as JSON's escaped pair of surrogates (`\\ud83d\\ude00`). The API
-server would answer with status 400.
+In YAML, a character above U+FFFF must not be written as JSON's escaped pair of surrogates (`\\ud83d\\ude00`), because
+the API server would answer with status 400.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-# Levels kept of a document that is too deep to decode. They exceed the limit for jobs and are safe for recursion.
+# Number of levels kept of a document that is too deep to decode. It exceeds the limit for jobs and is safe for
+# recursion.
 MAX_DEPTH = 100
 # Maximum digits of an integer that Python always converts (the minimum that sys.set_int_max_str_digits accepts).
 SURE_DIGITS = 640
@@ -30,7 +31,7 @@ def decode(raw: bytes | str) -> Any:
 
 
 def decode_shallow(raw: bytes | str) -> Any:
-    """Decodes JSON that `json.loads` can't, with null for everything below MAX_DEPTH. It is several times slower."""
+    """Decodes JSON that `json.loads` can't, with null for values below MAX_DEPTH. This is several times slower."""
     whole = raw if isinstance(raw, str) else raw.decode("utf-8", "replace")
     return json.loads("".join(_shallow(whole)), parse_int=_integer)
 
@@ -83,7 +84,7 @@ def encode(body: Any) -> bytes:
 
 
 def is_larger(value: Any, most: int) -> bool:
-    """Returns whether a JSON value exceeds about `most` bytes. Stops reading as soon as it does."""
+    """Returns whether a JSON value exceeds about `most` bytes. Stops reading as soon as the limit is exceeded."""
     # The size of each value includes a comma, which the outermost value doesn't need.
     size = -1
     waiting = [value]
@@ -100,7 +101,7 @@ def is_larger(value: Any, most: int) -> bool:
 
 
 def compact(value: Any) -> bytes:
-    """Returns compact JSON in UTF-8. Raises TypeError or ValueError for values that JSON can't hold."""
+    """Returns compact JSON in UTF-8. Raises TypeError or ValueError for values that JSON can't represent."""
     # Half a pair of surrogates (\ud800 in JSON) isn't valid UTF-8, but must survive encoding and decoding.
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
 

@@ -6,7 +6,7 @@ may have edited the ConfigMap, so `KeptLog.parse` accepts any content.
 
 A container's log can contain several attempts. The agent prints `--- attempt 2 ---` at the start of attempt 2, and
 lines of ranks begin with `[rank 3]: `. Other processes in the container could print such a mark too, so a mark counts
-only if its number is higher than the last one. On request, the kubelet writes the time before each line.
+only if its number is higher than the previous mark's. On request, the kubelet writes the time before each line.
 """
 
 from __future__ import annotations
@@ -86,10 +86,11 @@ class KeptLog:
         return KeptLog(self.lines[first:], None if self.times is None else self.times[first:], cut=True)
 
     def before(self, line: str, time: int | None) -> KeptLog:
-        """Returns the lines before a pod's log, where `line` and `time` are the first line of the pod's log.
+        """Returns the lines that precede a pod's log, which begins with `line` at `time`.
 
-        The end of this log may come from the same pod and is then left out. That part begins at the mark of the first
-        attempt in the pod's log, or else at the pod's first time.
+        If the end of this log comes from the same pod, that end is left out. It begins at the first mark of the attempt
+        that `line` announces (or of a later attempt). If `line` isn't a mark, it begins at `time`, or if times are
+        unknown, at a line equal to `line`.
         """
         attempt, times = marked_attempt(line), self.times
         for at, own in enumerate(self.lines):
@@ -104,7 +105,7 @@ class KeptLog:
         return self
 
     def continued(self, later: KeptLog) -> KeptLog:
-        """Returns this log followed by a later one, which may repeat the end of this one."""
+        """Returns this log, followed by a later log, which may repeat the end of this log."""
         if not later.lines:
             return self
         earlier = self._without_end(later) or self.before(
@@ -120,7 +121,7 @@ class KeptLog:
     def _without_end(self, later: KeptLog) -> KeptLog | None:
         """Returns this log without the last lines that `later` repeats at equal times, or None if it repeats none.
 
-        `later` may begin before these lines, because more lines are kept when there is more room.
+        `later` may begin before these lines, because more lines are kept if there is more space.
         """
         if self.times is None or later.times is None:
             return None
@@ -190,9 +191,8 @@ def marked_attempt(line: str) -> int | None:
 def lines_of_attempt(lines: Sequence[str], attempt: int, *, newest: int, whole: bool) -> Sequence[str]:
     """Returns an attempt's lines without the mark, or no lines if they might belong to another attempt.
 
-    `newest` is the newest attempt, and `whole` means that the log still contains its first line. In that case, the
-    lines before the first mark belong to the preceding attempt. Otherwise they may belong to an attempt whose mark is
-    missing.
+    `newest` is the newest attempt, and `whole` means that the log still contains its first line. If so, the lines
+    before the first mark belong to the preceding attempt. If not, they may belong to an attempt whose mark is missing.
     """
     marks: list[tuple[int, int]] = []
     for at, line in enumerate(lines):
@@ -213,7 +213,7 @@ _SHORTEST, _LONGEST = 20, 35
 
 
 class StampedLine(NamedTuple):
-    """StampedLine is a line and its time in seconds since the epoch, or None."""
+    """StampedLine is a line's text, and its time in seconds since the epoch, or None if unknown."""
 
     time: float | None
     text: str

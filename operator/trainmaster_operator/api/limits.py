@@ -1,9 +1,9 @@
 """Size limits of a spec, checked before anything in it is parsed.
 
 A job's size must not affect other jobs, so the check stops reading once a spec exceeds a limit. In fields without a
-schema, the API server limits neither bytes nor depth, so it accepts such a job. The operator then refuses the job with
-the messages of `trainmaster validate`. Sizes are measured in compact JSON in UTF-8. A job at all limits is about as
-large as etcd allows (1.5 MiB, including managed fields).
+schema, the API server limits neither bytes nor depth, so it accepts a job that is too large. The operator then refuses
+the job with the messages of `trainmaster validate`. Sizes are measured in compact JSON in UTF-8. A job at all limits is
+about as large as etcd allows (1.5 MiB, including managed fields).
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def _merge_list(original: Sequence[Any], patch: Sequence[Any], keys: tuple[str, 
 
 
 def _identity(item: Mapping[str, Any], keys: tuple[str, ...]) -> Hashable:
-    """Returns the values of an item's keys. Merging doesn't change them, because null is a key's default."""
+    """Returns the values of an item's keys. Merging doesn't change them, because null counts as the default."""
     values = (item.get(key) for key in keys)
     return tuple(
         _hashable(KEY_DEFAULTS.get(key) if value is None else value) for key, value in zip(keys, values, strict=True)

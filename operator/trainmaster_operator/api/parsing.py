@@ -4,9 +4,9 @@ A spec that is too large is refused before it is parsed (`limits`). The models c
 (`field_messages` words the messages). After that, the relations between fields (`rules`), podTemplate, command and
 `training` are checked. As in the API server, the rules are applied only if all fields are valid.
 
-Metadata is checked as strictly as the API server checks any object's (apimachinery,
-pkg/api/validation/objectmeta.go). Unknown fields and labels that are numbers are refused first. Fields that the API
-server sets are allowed, because `kubectl get -o yaml` prints them.
+Metadata is checked as strictly as by the API server (apimachinery, pkg/api/validation/objectmeta.go). Before that,
+unknown fields and labels with a number as their value are refused. Fields that the API server sets are allowed, because
+`kubectl get -o yaml` prints them.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def parse_spec(raw_spec: Any, name: str) -> JobSpec:
 
 
 def _check_cpu(spec: JobSpec) -> Iterator[Problem]:
-    """Checks that the CPU request doesn't exceed the limit, which CEL can't compare and Kubernetes would refuse."""
+    """Checks that the CPU request doesn't exceed the limit. CEL can't compare them. Kubernetes refuses such pods."""
     given = [("spec.resources", spec.resources)]
     for position, group in enumerate(spec.worker_groups or []):
         given.append((f"spec.workerGroups[{position}].resources", group.resources))
@@ -161,7 +161,7 @@ _Text = Annotated[str, StringConstraints(min_length=1)]
 
 
 class OwnerReference(SpecModel):
-    """OwnerReference names an owner, with which this object is deleted."""
+    """OwnerReference names an owner. The object is deleted after its owner is deleted."""
 
     api_version: _Text
     kind: _Text
@@ -236,7 +236,7 @@ _SPACES = {"\u00a0": "a no-break space", "\u3000": "a wide space", "\u200b": "a 
 
 
 def _check_words(spec: JobSpec) -> Iterator[Problem]:
-    """Yields problems with words of command and args that word processors or chats have damaged.
+    """Yields problems with words in command and args that a word processor or a chat has damaged.
 
     A program accepts any text as an argument, so only obvious mistakes are refused: a complete command line in place of
     the program's name, and options that begin with another dash instead of a hyphen.

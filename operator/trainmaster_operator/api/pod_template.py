@@ -68,7 +68,7 @@ REFUSED_WORKER_FIELDS = {
 
 
 def check_pod_template(spec: JobSpec) -> Iterator[Problem]:
-    """Yields the first problem with each field of a spec's podTemplate, and at most MAX_POD_PROBLEMS problems."""
+    """Yields the first problem with each field of a spec's podTemplate, up to MAX_POD_PROBLEMS problems."""
     fields: list[str] = []
     found = _check(spec.pod_template, spec) if spec.pod_template is not None else ()
     for problem in islice(found, MAX_POD_PROBLEMS):
@@ -170,7 +170,7 @@ def _refused(path: str, value: Mapping[str, Any], fields: Mapping[str, str]) -> 
 
 
 def _check_list(path: str, value: Any) -> Iterator[Problem]:
-    """Checks that a list doesn't replace the rendered one."""
+    """Checks that a list doesn't replace the rendered list."""
     for position, item in mapping_items(value):
         if dict(item) == {DIRECTIVE: "replace"}:
             message = "would remove what the operator renders; give only the items to add or change"
@@ -196,7 +196,7 @@ def is_below(path: str, folders: Iterable[str]) -> bool:
 
 
 def matching(folders: Iterable[str]) -> str:
-    """Returns a regular expression (RE2) for paths that hide the image, and for the folders and paths inside them."""
+    """Returns a regular expression (RE2) for paths that hide the image, for `folders`, and for paths in these."""
     # `/..` is the root itself.
     first, further = r"/([.]{0,2}/)*", r"/([.]?/)*"
     names = "|".join(folder.strip("/").replace("/", further) for folder in folders)

@@ -1,7 +1,7 @@
 """A problem with a job is one sentence that names the field, the mistake in its value, and the remedy.
 
 Misspelled names are compared with known names, ignoring case and word separators. If a value's type is wrong, the
-remedy depends on the value. For example, only for a quoted value it is to remove the quotes.
+remedy depends on the value. For example, only quoted values get the remedy to remove the quotes.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def either(names: Sequence[str]) -> str:
 
 
 def only_longer(name: str, known: Iterable[str]) -> str | None:
-    """Returns the known name if exactly one begins with `name`, such as OOMKilled for OOM."""
+    """Returns the only known name that begins with `name` (OOMKilled for OOM), or None if several or none do."""
     given = plain(name)
     longer = [each for each in known if plain(each).startswith(given)]
     # A shorter beginning matches by chance.
@@ -88,9 +88,10 @@ _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+(?:\.\d+
 
 
 def wrong_type(kind: str, value: Any, field: str = "", fields: Sequence[str] = (), *, remedy: str = "") -> str | None:
-    """Returns the message for a value whose type is wrong, or None if pydantic's error `kind` is another.
+    """Returns the message for a value whose type is wrong, or None if pydantic's error `kind` is about something else.
 
-    `field` is the field's name, and `fields` are the fields of the expected mapping. `remedy` replaces the general one.
+    `field` is the field's name, and `fields` are the fields of the expected mapping. `remedy` replaces the general
+    remedy.
     """
     if kind not in EXPECTED:
         return None

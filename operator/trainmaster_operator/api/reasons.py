@@ -1,7 +1,7 @@
 """Lists all reasons for which a worker or a job ends.
 
-The table contains the response to failures that no rule of the job matches. If several workers report at once, it
-decides which reason counts. The reference page is generated from the table.
+The table contains the response to failures that no rule of the job matches. If several workers report at once, the
+table decides which reason counts. The reference page is generated from the table.
 """
 
 from __future__ import annotations

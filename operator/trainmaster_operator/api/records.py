@@ -2,7 +2,7 @@
 
 | record | when | what |
 |---|---|---|
-| `JobRecord` | a job's status was written, or the operator has started | the job, and the places of its pods |
+| `JobRecord` | a job's status was written, or the operator has started | the job, and the nodes of its pods |
 | `DeletedRecord` | the job was deleted | |
 | `SampleRecord` | every few seconds while ranks run | the figures of all ranks, in columns |
 | `EvidenceRecord` | evidence of an attempt was kept | `AttemptEvidence`, as JSON |
@@ -34,8 +34,9 @@ from trainmaster_operator.wire.values import (
     whole_in,
 )
 
-# Figures of a rank in a sample. The keys are their names in RankProgress (wire/ranks.py), the values those in a record.
-# `step_seconds` is the rank's own time for a step. If the rank reports `compute_seconds`, these are used.
+# Figures of a rank in a sample. The keys are their names in RankProgress (wire/ranks.py), and the values are their
+# names in a record. `step_seconds` is the rank's own time for a step. If the rank reports `compute_seconds`, this value
+# is used instead.
 FIGURES: Mapping[str, str] = {
     name: camel(name) for name in ("step", "loss", "learning_rate", "grad_norm", "samples_per_second", "step_seconds")
 }
@@ -95,7 +96,7 @@ class SampleRecord:
 
 @dataclass(frozen=True)
 class EvidenceRecord:
-    """EvidenceRecord contains the evidence of a failed attempt, as from `AttemptEvidence.to_json`."""
+    """EvidenceRecord contains the evidence of a failed attempt, in the form of `AttemptEvidence.to_json`."""
 
     kind: ClassVar[str] = "evidence"
     at: float

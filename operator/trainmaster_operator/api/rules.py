@@ -97,7 +97,8 @@ def _getter(path: str) -> Callable[[Any], Any]:
 def _fixed(field: str, message: str, *, optional: bool = True, unless: str = "") -> Rule:
     """Returns a rule that makes a field of the spec immutable. Only the API server sees the old and the new value.
 
-    An `optional` field can't be added or removed either. `unless` is a condition in CEL under which it may change.
+    An `optional` field can't be added or removed either. `unless` is a condition in CEL under which the field may
+    change.
     """
     same = f"self.{field} == oldSelf.{field}"
     if optional:
@@ -197,7 +198,10 @@ NAME_RULES: tuple[Rule, ...] = (
 
 
 def _at_least(field: str, least: str, why: str) -> Rule:
-    """Returns the rule that a size isn't below `least`, which comes from a wrong unit. CEL accepts invalid sizes."""
+    """Returns the rule that a size is at least `least`, because smaller sizes come from a wrong unit.
+
+    The CEL expression accepts invalid sizes.
+    """
     bytes_, get = int(quantity(least)), _getter(field)
     return Rule(
         Resources,
@@ -389,7 +393,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def check_rules(name: str, spec: JobSpec) -> Iterator[Problem]:
-    """Yields the problems with a spec whose fields are each valid."""
+    """Yields the problems with a spec in which each field by itself is valid."""
     for rule in NAME_RULES:
         if (problem := rule.problem("", NamedSpec(name, spec))) is not None:
             yield problem

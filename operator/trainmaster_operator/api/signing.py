@@ -2,8 +2,8 @@
 
 An assignment decides what runs with a job's data and rights. It is stored in an annotation of pods, which others can
 read and may be able to write. So assignments are signed. Agents get the public keys in their environment and accept
-only signed assignments. The token only authenticates connections to the agents' port. It is derived from a Secret,
-which every namespace with jobs contains.
+only signed assignments. The token only authenticates connections to the agents' port. It is derived from a Secret that
+exists in every namespace with jobs.
 
 Keys and secrets are plain values here. The controller reads and creates them.
 """
@@ -103,7 +103,7 @@ class SigningKeys:
 
 
 class _Read:
-    """_Read caches assignments by the digest of their text, so that each is verified once and pods share it.
+    """_Read caches assignments by the digest of their text, so that each is verified once and pods share the result.
 
     The cache is limited by the number of workers in the assignments, because each worker needs about 250 bytes.
     """

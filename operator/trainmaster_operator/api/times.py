@@ -49,13 +49,16 @@ def to_datetime(value: object, *, zoned: bool = False) -> datetime | None:
 
 
 def to_seconds(value: object) -> float | None:
-    """Returns the seconds since the epoch for a time in RFC 3339, or None, because a status can be edited."""
+    """Returns the seconds since the epoch for a time in RFC 3339, or None for anything else.
+
+    A status can be edited, so it can contain anything.
+    """
     moment = to_datetime(value)
     return None if moment is None else moment.timestamp()
 
 
 def since(now: float, text: str | None) -> float:
-    """Returns the seconds from a time in the status until now, or 0 if there is no time or it is in the future."""
+    """Returns the seconds from a time in the status until now, or 0 if the time is missing or in the future."""
     moment = to_seconds(text)
     return 0.0 if moment is None else max(now - moment, 0.0)
 

@@ -3,7 +3,7 @@
 `training_schema.json` is generated from the loop's models (`make generate`), because the operator doesn't import the
 loop. Other versions of the loop may have other fields, so only jobs with this version's image and without their own
 command are checked. Options of a task `module:function` aren't checked. Values are read as leniently as the loop reads
-them (pydantic accepts `'3'` as a number). The loop itself reports settings that can't be combined.
+them (pydantic accepts `'3'` as a number). Only the loop reports settings that can't be combined.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from trainmaster_operator.api.v1alpha1 import DEFAULT_IMAGE, JobSpec
 from trainmaster_operator.api.values import out_of_range, show
 
 SCHEMAS: Mapping[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
-# Maximum number of problems, because comparing names takes time and a document can contain many wrong ones.
+# Maximum number of problems, because comparing names takes time and a document can contain many wrong names.
 _MOST_PROBLEMS = 10
 # Maximum number of fields in a message.
 _FEW = 8
@@ -57,10 +57,10 @@ ALIASES: Mapping[str, str] = {
     }.items()
     for alias in aliases.split()
 }
-# JSON Schema's names of bounds, with pydantic's.
+# JSON Schema's names of bounds, and pydantic's names for the same bounds.
 _BOUNDS = {"minimum": "ge", "exclusiveMinimum": "gt", "maximum": "le", "exclusiveMaximum": "lt"}
 _TYPES = {"integer": int, "number": float, "string": str, "boolean": bool, "object": dict, "null": None}
-# pydantic's errors for text that isn't a value of a type, with the errors for other values.
+# pydantic's errors for text that it can't parse as a type, and its errors for other values of a wrong type.
 _PARSING = {f"{kind}_parsing": f"{kind}_type" for kind in ("int", "float", "bool")} | {"int_parsing_size": "int_type"}
 
 
@@ -152,7 +152,7 @@ def _elsewhere(name: str, fields: Mapping[str, Any]) -> str:
 
 @functools.cache
 def _reader(alternatives: str) -> TypeAdapter[Any]:
-    """Returns what reads a value as the loop does. `alternatives` are the schemas of a value, as JSON."""
+    """Returns the adapter that reads a value as the loop does. `alternatives` are the value's schemas, as JSON."""
     return TypeAdapter(functools.reduce(operator.or_, map(_type, json.loads(alternatives))))
 
 

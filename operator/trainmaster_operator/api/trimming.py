@@ -32,7 +32,8 @@ LEFT_OUT = "leftOut"
 class Whole:
     """Keeps a value unchanged, unless its JSON is longer than about `most` bytes.
 
-    If `marked` is set and the value is left out, the object lists the field. `beyond` is the shape for larger values.
+    If `marked` is set and the value is left out, the object around it lists the field. `beyond` is the shape for larger
+    values.
     """
 
     most: int = 4 * 1024
@@ -90,7 +91,7 @@ class Trimmer:
         next(self._work)
 
     def feed(self, piece: bytes) -> list[Any]:
-        """Returns the documents that this piece completes, with a ValueError in place of each that isn't JSON."""
+        """Returns the documents that this piece completes. Documents that aren't JSON are replaced by a ValueError."""
         return self._resume(self._decoder.decode(piece))
 
     def end(self) -> list[Any]:
@@ -122,7 +123,7 @@ class Trimmer:
                 self._found.append(None if value is _NOTHING or value is _TOO_LARGE else value)
 
     def _is_at_end(self) -> bool:
-        """Skips blanks and returns whether the text is used up."""
+        """Skips blanks and returns whether no text is left."""
         self._at = _end(_BLANK, self._text, self._at)
         return self._at == len(self._text)
 
@@ -321,7 +322,7 @@ def _prune(value: Any, shape: Shape, length: int | None = None) -> Any:
 
 
 def _passed(text: str, at: int, depth: int) -> tuple[int, int]:
-    """Skips consecutive brackets until the outermost bracket is closed. Returns the place and the depth."""
+    """Skips consecutive brackets until the outermost bracket is closed. Returns the position and the depth."""
     run = text[at : _end(_BRACKETS, text, at)]
     closing = run.count("]") + run.count("}")
     if closing < depth:
@@ -341,8 +342,9 @@ def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
 
 @cache
 def _others(names: frozenset[str]) -> re.Pattern[str]:
-    """Returns a pattern that skips all consecutive fields of an object except those with these names."""
+    """Returns a pattern that skips the fields of an object up to the next field with one of these names."""
     ours = "|".join(map(re.escape, sorted(names)))
-    # A number must be followed by a delimiter. A name with a backslash isn't skipped, because it may be one of these.
+    # A number must be followed by a delimiter. A name with a backslash isn't skipped, because it may be an escaped form
+    # of these.
     value = rf'{_STRING}|[^\s"\[\]{{}},:]++(?=[\s,}}\]])|[\[{{](?:{_VALUES})*+[\]}}]'
     return re.compile(rf'(?:[\s,]*+(?!"(?:{ours})")"[^"\\]*+"\s*+:\s*+(?:{value}))*+', re.DOTALL)

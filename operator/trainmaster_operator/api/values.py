@@ -29,8 +29,9 @@ from trainmaster_operator.api.json_codec import compact
 from trainmaster_operator.wire.limits import MAX_PROCESSES, MAX_WORKERS
 from trainmaster_operator.wire.log_rules import MAX_PATTERN_CHARACTERS, check_pattern
 
-# Kubernetes' quantity syntax (apimachinery pkg/api/resource/quantity.go) without minus, because no resource may be
-# negative. Kubernetes accepts longer exponents too, but then needs a minute for one comparison (1e999999999 on 1.36.2).
+# Kubernetes' quantity syntax (apimachinery pkg/api/resource/quantity.go) without a minus sign, because no resource may
+# be negative. Kubernetes accepts longer exponents too, but then needs a minute for one comparison (1e999999999 on
+# 1.36.2).
 QUANTITY_PATTERN = r"^[+]?([0-9]+([.][0-9]*)?|[.][0-9]+)(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][-+]?[0-9]{1,3})?$"
 SHORT_EXPONENT_PATTERN = r"^[^eE]*([eE].{0,4})?$"
 DNS_LABEL_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
@@ -88,7 +89,7 @@ MAX_QUANTITY_LENGTH = 32
 MAX_GROUPS = 8
 # A leader accepts this many workers beyond those in the assignment (agent/network/workers.py, MAX_OTHERS).
 MAX_SPARES = 32
-# With `processesPerWorker: auto`, each GPU gets a process, so the limits are equal.
+# With `processesPerWorker: auto`, each GPU gets a process, so the limits of GPUs and processes are equal.
 MAX_DEVICES = MAX_PROCESSES
 MAX_RESTARTS = 1_000_000
 # A year. Longer limits probably come from a wrong unit.
@@ -129,7 +130,7 @@ def _quantity(value: Any, sentence: str) -> int | str:
 
 
 def _cores(value: Any) -> int | str:
-    """Returns a fraction as text, because Kubernetes reads a pod's `cpu: 0.5` as '0.5'."""
+    """Returns a fraction as text, as Kubernetes does when it reads a pod's `cpu: 0.5`."""
     if isinstance(value, float) and 0 <= value < math.inf:
         # Kubernetes' smallest unit is a billionth.
         return _quantity(f"{Decimal(repr(round(value, 9))):f}", CORES_SENTENCE)
@@ -137,7 +138,7 @@ def _cores(value: Any) -> int | str:
 
 
 def _progress_pattern(value: str) -> str:
-    """Checks a pattern. The API server can't check it, because it uses RE2, so the status shows a mistake."""
+    """Checks a pattern. The API server uses RE2 and so can't check it. The operator reports a mistake in the status."""
     problem = check_pattern(value)
     if problem is not None:
         raise PydanticCustomError("pattern", "{shown} {problem}", {"shown": show(value), "problem": problem})
@@ -257,7 +258,7 @@ WorkerCount = Annotated[StrictInt, Field(ge=1, le=MAX_WORKERS)]
 SpareCount = Annotated[StrictInt, Field(ge=0, le=MAX_SPARES)]
 Devices = Annotated[StrictInt, Field(ge=0, le=MAX_DEVICES)]
 Count = Annotated[StrictInt, Field(ge=0, le=MAX_RESTARTS)]
-# Integer seconds as in Kubernetes' deadlines, and seconds with fractions for times that agents measure.
+# Integer seconds as in Kubernetes' deadlines, and seconds with fractions for durations that agents measure.
 WholeSeconds = Annotated[StrictInt, Field(ge=0, le=MAX_SECONDS)]
 PositiveWholeSeconds = Annotated[StrictInt, Field(ge=1, le=MAX_SECONDS)]
 Seconds = Annotated[float, Field(strict=True, ge=0, le=MAX_SECONDS, allow_inf_nan=False)]

@@ -1,8 +1,8 @@
-"""`decide` turns the observations of a job into a status, actions and events. It is pure and total.
+"""`decide` turns the observations of a job into a status, actions and events. It is pure, and answers for every input.
 
 The policies are called in order of precedence, and the first answer decides the next status. Actions and events follow
-from that status alone. So if the operator is killed between two writes, the next operator decides on the missing ones
-again.
+from that status alone. So if the operator is killed between two writes, the next operator derives the missing writes
+from the status.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ POLICIES: tuple[Callable[[Situation], Transition | None], ...] = (
 
 
 def decide(job: Job, observed: Observed, now: float, settings: Settings) -> Decision:
-    """Returns the decision for a job. `now` is in seconds since the epoch, `settings` are the operator's own."""
+    """Returns the decision for a job. `now` is in seconds since the epoch. `settings` are the operator's."""
     if job.deleting:
         # The garbage collector deletes the children, and the kubelet sends SIGTERM to the agents.
         return Decision(job.status)
@@ -96,7 +96,7 @@ def decide(job: Job, observed: Observed, now: float, settings: Settings) -> Deci
 
 
 def is_accepted(job: Job, observed: Observed) -> bool:
-    """Returns whether an operator has accepted the job. An unaccepted one is new or Pending, and has no children."""
+    """Returns whether an operator has accepted the job. Other jobs are new or Pending, and have no children."""
     status = job.status
     has_children = any(child.owner_uid == job.uid for child in observed.children)
     return status.attempt > 0 or status.phase not in (None, "Pending") or has_children
@@ -128,7 +128,7 @@ def _actions(situation: Situation) -> Iterator[Action]:
     if not children.scaled_to_zero(situation):
         yield from assignments.assign(situation, assignment)
     yield from children.apply_children(situation, assignment)
-    # The template must contain the new attempt first, because a new pod must not start the old one again.
+    # The template is updated before pods are deleted, because a new pod must not start the old attempt again.
     yield from backoff.replace_pods(situation)
     if children.scaled_to_zero(situation):
         yield from children.delete_pod_group(situation)
@@ -138,7 +138,7 @@ def _actions(situation: Situation) -> Iterator[Action]:
         yield from assignments.touch(situation, assignment)
 
 
-# Minimum wait in seconds. It prevents a busy loop if a time has passed without any effect.
+# Minimum wait in seconds. It prevents a busy loop if nothing changes at the expected time.
 SHORTEST_WAIT = 0.05
 
 
@@ -171,7 +171,7 @@ def requeue_after(situation: Situation, assignment: Assignment) -> float | None:
 
 
 def _unreported_until(situation: Situation) -> float | None:
-    """Returns when the next worker without a report counts as up."""
+    """Returns when the next running worker without a report will count as up."""
     if situation.status.phase not in ("Pending", "Starting") or situation.observed.stream.connected:
         return None
     waits = (situation.unreported_seconds(worker) for worker in situation.workers)

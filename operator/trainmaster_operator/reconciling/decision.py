@@ -1,9 +1,9 @@
 """A decision is the output of `decide` for one job.
 
 The executor writes `status` first (if it differs), then carries out `actions`, then emits `events`. So if the operator
-is killed, the next one reads the intention from the status and decides on the actions again. Applies and assignments
-run first and concurrently. If there is no assignment, StatefulSets are applied after the objects that their pods mount.
-All other actions follow in the order of `actions`. Every write to a pod requires that its uid still matches.
+is killed, the next operator derives the actions from the status again. Applies and assignments run first and
+concurrently. If there is no assignment, StatefulSets are applied after the objects that their pods mount. All other
+actions follow in the order of `actions`. Every write to a pod requires that the pod's uid hasn't changed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ class EnsureAgent:
 
 @dataclass(frozen=True)
 class Touch:
-    """Patch the touched annotation of pods whose agents haven't seen their assignment, to wake the kubelet."""
+    """Patch an annotation of pods whose agents haven't seen their assignment.
+
+    The change makes the kubelet update the pods' downward-API files.
+    """
 
     pods: tuple[PodView, ...]
 
@@ -58,10 +61,10 @@ class CollectStacks:
 
 @dataclass(frozen=True)
 class DeletePod:
-    """Delete a pod after a live read.
+    """Delete a pod after reading it from the API server.
 
-    `force` (grace period 0) applies only if a live read shows that the node is lost, which means that it has been
-    unreachable for `lost_after` seconds.
+    `force` sets the grace period to 0. Such a deletion requires that the node is lost: according to the API server, the
+    node has been unreachable for at least `lost_after` seconds.
     """
 
     pod: PodView
@@ -91,7 +94,7 @@ class WorkloadCondition:
 
 @dataclass(frozen=True)
 class ReportWorkload:
-    """Report the job's state in its Workload's status. If `release` gives a reason, the quota is released too."""
+    """Report the job's state in its Workload's status. If `release` contains a reason, the quota is released too."""
 
     name: str
     uid: str
@@ -120,7 +123,7 @@ class JobEvent:
 
 @dataclass(frozen=True)
 class Decision:
-    """The status to write, the actions and events that follow, and the time of the next decision."""
+    """The status to write, the actions and events that follow, and the seconds until the next decision."""
 
     status: JobStatus
     actions: tuple[Action, ...] = ()

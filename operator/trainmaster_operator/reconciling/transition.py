@@ -1,8 +1,9 @@
 """A transition is a policy's answer. It contains a phase, its reason, and other changes of the status.
 
-Conditions follow metav1.Condition, so a condition's time changes only with its status. Accepted means that the spec can
-be run. Running means that all ranks of the current attempt are up. Suspended exists if the job was ever suspended.
-Succeeded and Failed exist when the job has ended, so that `kubectl wait --for=condition=Succeeded` works.
+Conditions follow metav1.Condition, so `lastTransitionTime` changes only when the condition's status changes. Accepted
+means that the spec can be run. Running means that all ranks of the current attempt are up. Suspended exists if the job
+was ever suspended. Succeeded and Failed exist when the job has ended, so that `kubectl wait --for=condition=Succeeded`
+works.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ MAX_MESSAGE_CHARACTERS = 2_000
 
 
 class StatusChange(JobStatus):
-    """New values for those fields of a JobStatus that are passed to the constructor, even as None."""
+    """New values of some fields of a JobStatus: all fields that were passed to the constructor, even as None."""
 
     def __or__(self, later: StatusChange) -> StatusChange:
         """Returns both changes as one. If both set a field, the value of `later` is used."""
@@ -53,7 +54,7 @@ class Transition:
 
 
 def condition(conditions: Sequence[Condition], name: str) -> Condition | None:
-    """Returns the condition of this type."""
+    """Returns the condition of this type, or None."""
     return next((item for item in conditions if item.type == name), None)
 
 
@@ -67,7 +68,7 @@ def with_condition(
     now: float,
     generation: int,
 ) -> list[Condition]:
-    """Returns the conditions with the named one replaced, or added at the end."""
+    """Returns the conditions after replacing the named condition, or appending it if it was missing."""
     old = condition(conditions, name)
     new = Condition(
         type=name,

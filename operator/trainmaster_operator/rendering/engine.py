@@ -23,7 +23,7 @@ import yaml
 
 from trainmaster_operator.api.json_codec import is_larger
 
-# libyaml, if PyYAML was built with it, is ten times as fast.
+# If PyYAML was built with libyaml, that loader is ten times as fast.
 _LOADER: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # Templates never contain this text themselves.
 _MARK = re.compile(r"<value (\d+)>")
@@ -94,14 +94,14 @@ def _filled(node: Any, values: Sequence[Any]) -> Any:
     return node
 
 
-# JSON of at least this size isn't written in the readable form.
+# If its JSON is larger than this, `training` isn't written in the readable form.
 LARGE_TRAINING_BYTES = 8 * 1024
 
 # PyYAML writes these characters unchanged and reads them as spaces.
 _LINE_BREAKS = re.compile("[\x85\u2028\u2029\ufeff]")
-# Characters that YAML files can't contain, and the line breaks above. JSON already escapes those below a space.
+# Characters that YAML files can't contain, and the line breaks above. JSON already escapes characters below a space.
 _UNREADABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff]")
-# Numbers that PyYAML would read as text. Strings are matched too, so that numbers in them aren't found.
+# Numbers that PyYAML would read as text. Strings are matched too, so that numbers inside strings aren't found.
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|(?<![0-9.])-?[0-9]+e[-+][0-9]+|-?Infinity|NaN')
 _NUMBERS = {"Infinity": ".inf", "-Infinity": "-.inf", "NaN": ".nan"}
 # Maximum length of a key. YAML recognises a longer key only after `?`.
@@ -109,7 +109,7 @@ _LONGEST_SIMPLE_KEY = 1_000
 
 
 def training_text(training: dict[str, Any]) -> str:
-    """Returns the text of the file, which gives equal values when it is read."""
+    """Returns the text of the file with the configuration. Reading the text gives equal values."""
     if is_larger(training, LARGE_TRAINING_BYTES):
         return json_as_yaml(training)
     text = yaml.safe_dump(training, sort_keys=False, allow_unicode=True, width=120)

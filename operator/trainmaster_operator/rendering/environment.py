@@ -120,7 +120,7 @@ def _literal(text: str | None) -> str | None:
 
 
 # The variables for NCCL's levels. oneCCL and CANN (0 debug ... 3 error) have their own levels. gloo uses torch's c10d
-# logging, whose DETAIL checks every collective. That takes time, so only TRACE selects it.
+# logging, whose level DETAIL checks every collective. That takes time, so only TRACE selects DETAIL.
 _DEBUG = {
     "intel": ("CCL_LOG_LEVEL", {"VERSION": "warn", "WARN": "warn", "INFO": "info", "TRACE": "trace"}),
     "ascend": ("ASCEND_GLOBAL_LOG_LEVEL", {"VERSION": "2", "WARN": "2", "INFO": "1", "TRACE": "0"}),

@@ -41,7 +41,7 @@ class GangAPI:
 
     @property
     def child_kind(self) -> str:
-        """Returns the kind as `child_kind` of a manifest names it."""
+        """Returns the kind in the form of `manifest.child_kind`."""
         return f"{self.kind}.{self.group}"
 
 
@@ -82,7 +82,7 @@ def pod_group_values(spec: JobSpec, groups: Iterable[tuple[int, Mapping[str, Any
 
 
 def pod_requests(pod: Mapping[str, Any]) -> dict[str, Decimal]:
-    """Returns the requests of a pod, the larger of its containers' sum and its largest init container.
+    """Returns a pod's requests: the sum of its containers, or its largest init container if that requests more.
 
     Invalid quantities are ignored, because the API server refuses them with its own message.
     """

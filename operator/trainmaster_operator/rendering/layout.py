@@ -16,7 +16,10 @@ from trainmaster_operator.wire.assignment import Assignment, master_port
 
 @dataclass(frozen=True)
 class GroupLayout:
-    """GroupLayout is a group of `count` workers with `processes` ranks each, and `spares`, from `first_index` on."""
+    """GroupLayout is a group of `count` workers with `processes` ranks each, and of `spares`.
+
+    The indexes of its pods begin with `first_index`.
+    """
 
     name: str
     set_name: str

@@ -1,4 +1,4 @@
-"""A manifest is a rendered child of a job. If the hash of its last write is equal, it isn't written again."""
+"""A manifest is a rendered child of a job. It is written again only if its hash has changed."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def training_name(job: JobIdentity) -> str:
 def child(
     template: str, job: JobIdentity, name: str, *, labels: Mapping[str, str] | None = None, **values: Any
 ) -> dict[str, Any]:
-    """Returns a child from its template, without the hash. `labels` are added to those of all children."""
+    """Returns a child from its template, without the hash. `labels` are added to the labels of all children."""
     labels = {JOB_NAME_LABEL: job.name, JOB_UID_LABEL: job.uid, **(labels or {}), MANAGED_BY_LABEL: "trainmaster"}
     # The label that selects all pods of the job, and that no other job's pods have.
     pods = {JOB_UID_LABEL: job.uid}

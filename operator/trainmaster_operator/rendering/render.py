@@ -1,8 +1,8 @@
 """Renders a job's children in the order in which they are applied.
 
 A template defines a manifest. Only two steps follow. First, the user's podTemplate (`api.merge`) and then the
-operator's overlay are merged over the pod template of a StatefulSet. Second, an annotation with its hash is added to
-every manifest (`manifest.finish`).
+operator's overlay are merged over the pod template of a StatefulSet. Second, every manifest gets an annotation with its
+hash (`manifest.finish`).
 
 The overlay (`pod-overlay.yaml.j2`) must override podTemplate, so it is applied last. It contains the pods' gang, the
 flavors that Kueue has admitted, and the nodes to avoid. Maps are merged, and items are only added to lists.
@@ -85,7 +85,7 @@ def render(
 
 @dataclass(frozen=True)
 class Placement:
-    """Placement is what Kueue's admission or a flavor adds to a pod template."""
+    """Placement contains the fields that Kueue's admission or a flavor adds to a pod template."""
 
     node_selector: tuple[tuple[str, str], ...] = ()
     tolerations: tuple[Mapping[str, Any], ...] = ()
@@ -96,7 +96,7 @@ class Placement:
 def overlay(
     job_name: str, scheduler: gang_scheduling.GangScheduler | None, placement: Placement, avoided_nodes: Sequence[str]
 ) -> dict[str, Any]:
-    """Returns what the operator adds to a group's pods. A PodGroup, if there is one, has the job's name."""
+    """Returns the fields that the operator adds to a group's pods. A job's PodGroup has the job's name."""
     if scheduler in (None, "kueue") and not avoided_nodes and placement == Placement():
         return {}
     return render_template(

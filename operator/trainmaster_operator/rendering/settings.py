@@ -12,9 +12,9 @@ _UNBUILT = AgentConfigMap(f"trainmaster-agent-{0:064}")
 
 @dataclass(frozen=True)
 class NetworkPeers:
-    """NetworkPeers lists the pods of others that a job's NetworkPolicy allows to connect to the job's pods."""
+    """NetworkPeers lists the other pods that a job's NetworkPolicy allows to connect to the job's pods."""
 
-    # The namespace and labels of the operator's pods. Without labels, these pods have no access.
+    # The namespace and labels of the operator's pods. If there are no labels, these pods have no access.
     operator_namespace: str
     operator_labels: tuple[tuple[str, str], ...] = ()
     # Namespaces whose pods may read the agents' /metrics.

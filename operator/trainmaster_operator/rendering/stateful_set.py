@@ -1,4 +1,4 @@
-"""Computes the values for the template of a StatefulSet, which defines the manifest's structure."""
+"""Computes the values for a StatefulSet's template. The template defines the manifest's structure."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ class _Walk:
         self._unknown = 0
 
     def struct(self, struct: Struct, value: Any, path: str, outer: Around, *, alone: bool = False) -> Iterator[Problem]:
-        """Checks a mapping with known fields. `alone` means that it must be complete, because it isn't merged."""
+        """Checks a mapping with known fields. If `alone` is set, it must be complete, because it isn't merged."""
         if not isinstance(value, Mapping):
             yield from _said(path, value, _no_mapping(struct, value))
             return
@@ -238,7 +238,7 @@ def _without_key(kind: ListOf, items: list[Any], position: int) -> str | None:
 
 
 def _of_a_container(same: str) -> str | None:
-    """Returns the field of a container for its name in plain form, or for an alias of the name."""
+    """Returns the field of a container whose name, or an alias of it, has this plain form, or None."""
     names = {each: each for each in pod_types()["Container"].fields} | dict(_ALIASES["Container"])
     return next((names[each] for each in names if plain(each) == same), None)
 
@@ -311,7 +311,7 @@ def _no_mapping(struct: Struct, value: Any) -> str | None:
 
 
 def _as_mapping(name: str, value: Any) -> str | None:
-    """Returns the fields that the user probably meant by a value in place of a mapping."""
+    """Returns the fields that the user probably meant by a value in place of a mapping, or None."""
     pair = _PAIR.fullmatch(value) if name == "EnvVar" and isinstance(value, str) else None
     if pair is not None:
         return f"name: {pair[1]}, value: '{pair[2]}'"

@@ -122,7 +122,7 @@ def _variable(path: str, variable: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _one_of(path: str, value: Mapping[str, Any], kind: str, names: tuple[str, ...]) -> Iterator[Problem]:
-    """Checks that a value has one of the fields, unless a directive or a newer Kubernetes' field replaces them."""
+    """Checks that a value has exactly one of the fields, unless a directive or an unknown (newer) field replaces it."""
     given = [name for name in names if value.get(name) is not None]
     if len(given) != 1 and set(value) <= set(pod_types()[kind].fields):
         yield Problem(path, None, f"names {' and '.join(given) or 'none'}; give one of {', '.join(names)}")
@@ -337,7 +337,7 @@ def _field_of_a_pod(path: str, source: Mapping[str, Any], known: tuple[str, ...]
 
 
 def _may_be_new(field: str, known: tuple[str, ...]) -> bool:
-    """Returns whether only a later release may support a field here, because this release's pods lack it."""
+    """Returns whether a later release may support a field here, although this release doesn't."""
     place, _, name = field.partition(".")
     is_odd = not re.fullmatch(r"[a-z][A-Za-z]+", name) or nearest(field, known, VERY_SIMILAR) is not None
     return not is_odd and (place == "status" or (place == "spec" and name not in pod_types()["PodSpec"].fields))

@@ -1,4 +1,4 @@
-"""Defines the names of the custom resource, its phases and its reasons, and of a job's StatefulSets."""
+"""Defines the names of the custom resource, of its phases and reasons, and of a job's StatefulSets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BUNDLED_USER = 65532
 
 @dataclass(frozen=True)
 class JobIdentity:
-    """JobIdentity identifies one job. If a job is deleted and created again, its `uid` is a different one."""
+    """JobIdentity identifies one job. If a job is deleted and created again, its `uid` changes."""
 
     namespace: str
     name: str
@@ -34,7 +34,7 @@ class JobIdentity:
 
 
 def set_names(job: str, groups: Sequence[str]) -> list[str]:
-    """Returns the names of a job's StatefulSets, in the order of its worker groups, or one name without groups."""
+    """Returns the names of a job's StatefulSets in the order of its groups. Fewer than two groups give one name."""
     return [job] if len(groups) < 2 else [f"{job}-{group}" for group in groups]
 
 

@@ -1,7 +1,7 @@
 """The spec of a DistributedTrainingJob is the user's request.
 
-The models of its fields come first: policies for failures and for the whole job, workers and their resources, then
-scheduling, checkpoints, code and other fields of the pods.
+The models of its fields come before the model of the spec, in this order: policies for failures and for the whole job,
+workers and their resources, scheduling, checkpoints, code, and other fields of the pods.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class LogRules(SpecModel):
 
 
 class WarmStart(SpecModel):
-    """WarmStart configures the process from which a worker's ranks are forked, with slow imports already done."""
+    """WarmStart configures the process that does slow imports once, and from which a worker's ranks are forked."""
 
     enabled: StrictBool = Field(
         True,
@@ -193,7 +193,7 @@ class WarmStart(SpecModel):
 
 
 class RunPolicy(SpecModel):
-    """RunPolicy has suspension, deadlines and cleanup of the whole job."""
+    """RunPolicy defines suspension, deadlines and cleanup of the whole job."""
 
     suspend: StrictBool = Field(False, description="true stops the job with a checkpoint and releases its resources.")
     active_deadline_seconds: PositiveWholeSeconds | None = Field(
@@ -214,7 +214,7 @@ class RunPolicy(SpecModel):
 
 
 class CPU(SpecModel):
-    """CPU has a request and a limit, in cores. The limit may exceed the node's free cores."""
+    """CPU contains a request and a limit, in cores. The limit may exceed the node's free cores."""
 
     request: Cores | None = Field(None, description="Cores that the scheduler reserves for each worker.")
     limit: Cores | None = Field(None, description="Cores that each worker may use at most.")
@@ -245,7 +245,7 @@ CPUOrQuantity = Annotated[
 
 
 class Resources(SpecModel):
-    """Resources of each worker."""
+    """Resources are what each worker requests."""
 
     gpus: Devices = Field(0, description="Number of accelerators for each worker, rendered as limit and equal request.")
     cpu: CPUOrQuantity | None = Field(
@@ -262,7 +262,7 @@ class Resources(SpecModel):
 
 
 class Accelerator(SpecModel):
-    """Accelerator is the kind that `resources.gpus` counts."""
+    """Accelerator is the kind of device that `resources.gpus` counts."""
 
     kind: Literal["nvidia", "amd", "intel", "ascend", "custom"] = Field(
         "nvidia", description="Vendor, which determines the extended resource and the backend that auto chooses."
@@ -355,7 +355,7 @@ class Topology(SpecModel):
 
 
 class Scheduling(SpecModel):
-    """Scheduling has gang, queue, priority and topology of the pods."""
+    """Scheduling defines the gang, queue, priority and topology of the pods."""
 
     gang: Gang | None = Field(None, description="Gang scheduling.")
     queue: Subdomain | None = Field(None, description="Queue of Volcano, or LocalQueue of Kueue, where it is required.")
@@ -380,14 +380,14 @@ class CheckpointVolume(SpecModel):
 
 
 class Checkpoint(SpecModel):
-    """Checkpoint has the volume for checkpoints and its mount path."""
+    """Checkpoint defines the volume for checkpoints and its mount path."""
 
     volume: CheckpointVolume = Field(..., description="Exactly one of claimName, hostPath, emptyDir.")
     path: AbsolutePath = Field("/checkpoints", description="Mount path, also in TRAINMASTER_CHECKPOINT_DIR.")
 
 
 class PodTemplateMetadata(SpecModel):
-    """PodTemplateMetadata has labels and annotations to add to the pods."""
+    """PodTemplateMetadata contains labels and annotations to add to the pods."""
 
     labels: dict[str, str] | None = Field(None, description="Labels to add.")
     annotations: dict[str, str] | None = Field(None, description="Annotations to add.")
@@ -414,7 +414,7 @@ class PodTemplate(SpecModel):
 
 
 class SecurityContext(SpecModel):
-    """SecurityContext has fields of the same names as a container's securityContext, for the workers."""
+    """SecurityContext applies to the workers. Its fields are named like those of a container's securityContext."""
 
     read_only_root_filesystem: StrictBool | None = Field(
         None,
@@ -441,7 +441,7 @@ class CodeClaim(SpecModel):
 
 
 class Code(SpecModel):
-    """Code is an archive (tar, gzip) that each worker unpacks before its ranks start in that folder."""
+    """Code is an archive (tar, gzip) that each worker unpacks into a folder, in which its ranks then start."""
 
     digest: Digest = Field(
         ...,
@@ -542,7 +542,7 @@ class JobSpec(SpecModel):
 
     @property
     def groups(self) -> list[WorkerGroup]:
-        """Returns the worker groups. A job that defines none has one group, called worker."""
+        """Returns the worker groups. A job that defines no groups has one group, called worker."""
         return self.worker_groups or [
             WorkerGroup.model_construct(
                 name="worker", workers=self.workers or 0, spares=self.spares, resources=self.resources

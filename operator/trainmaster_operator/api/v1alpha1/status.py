@@ -30,7 +30,7 @@ class Condition(StatusModel):
 
 
 class WorkerCounts(StatusModel):
-    """WorkerCounts has the numbers of workers."""
+    """WorkerCounts contains the numbers of workers."""
 
     desired: int = Field(0, description="Workers that the job should have.")
     created: int = Field(0, description="Pods that exist.")
@@ -42,7 +42,7 @@ class WorkerCounts(StatusModel):
 
 
 class TimeSpent(StatusModel):
-    """TimeSpent has the seconds spent in each category. Their sum is the time from startTime to `until`."""
+    """TimeSpent contains the seconds spent in each category. Their sum is the time from startTime to `until`."""
 
     until: str | None = Field(None, description="Time up to which the job's time is accounted.")
     productive: float | None = Field(None, description="Steps done for the first time.")
@@ -73,7 +73,7 @@ class TimeSpent(StatusModel):
 
 
 TIME_CATEGORIES = tuple(name for name in TimeSpent.model_fields if name != "until")
-# Limit on a status's failures; a list with fewer failures is complete.
+# Maximum number of failures in a status. A shorter list is complete.
 MAX_FAILURES = 10
 
 
@@ -113,9 +113,9 @@ class Progress(StatusModel):
 
 
 class RecoveryTimes(StatusModel):
-    """RecoveryTimes has the seconds from a fault to the end of the next attempt's first step.
+    """RecoveryTimes contains the seconds from a fault to the end of the next attempt's first step.
 
-    The parts follow each other, each until the slowest worker has finished it. Their sum is `seconds`.
+    The parts are consecutive. Each lasts until the slowest worker has finished it. Their sum is `seconds`.
     """
 
     seconds: float = Field(..., description="From the fault to the end of the first step.")

@@ -1,6 +1,6 @@
-"""Sends the desired assignment to pods that lack it, and touches those whose agents haven't seen it.
+"""Sends the desired assignment to pods that lack it, and touches pods whose agents haven't seen it.
 
-The assignment follows from the status alone, so a restarted operator publishes an equal one. The kubelet can be late in
+The assignment follows from the status alone, so a restarted operator publishes the same one. The kubelet can be late in
 copying an annotation into a pod's file (measured: under churn, 5 of 8 files were older than a minute). So pods whose
 agents haven't seen the attempt are touched after TOUCH_SECONDS, and then at growing intervals.
 """
@@ -22,9 +22,9 @@ from trainmaster_operator.wire.assignment import Assignment, master_port, newer
 # exits, and its exit code matters.
 BROKEN_GRACE_SECONDS = 0.4
 TOUCH_SECONDS = 1.25
-# Seconds after a worker has finished until the others are considered to train without it.
+# If the other workers still run this many seconds after a worker has finished, they count as training without it.
 FINISHED_SECONDS = 2.0
-# If an agent hasn't seen its attempt after this many seconds, a late file isn't the reason.
+# If an agent hasn't seen its attempt after this many seconds, a late file isn't the reason, so touching stops.
 TOUCH_FOR_SECONDS = 60.0
 
 
@@ -34,7 +34,7 @@ def desired_assignment(situation: Situation) -> Assignment:
     attempt = max(status.attempt, 1)
     full = first_assignment(situation.identity, situation.spec)
     if is_unordered(situation):
-        # The ranks' order isn't known yet, and pods need an assignment to wait for.
+        # The order of the ranks isn't known yet. This assignment makes the pods wait for it.
         return full._replace(attempt=0, state="Hold")
     runs = status.phase is None or situation.running
     return full._replace(
@@ -44,7 +44,7 @@ def desired_assignment(situation: Situation) -> Assignment:
         uids=_uids(situation),
         port=master_port(situation.job.uid, attempt),
         processes=_processes(situation),
-        # The code of the open attempt; if the status has none, no attempt was opened yet.
+        # The code of the open attempt. If the status contains no digest, no attempt has been opened yet.
         code=situation.code_digest and (status.code_digest or situation.code_digest),
         continues=status.continues,
         absent=() if status.continues is None else situation.members.absent_ranks,
@@ -58,7 +58,7 @@ def names_first_pods_at(situation: Situation) -> float | None:
     """Returns when the pods' uids are added to the assignment of attempt 1, or None.
 
     At first the assignment contains no uids, because the template is written before the pods exist. The uids are added
-    after a worker has finished, so that a new pod in its place can't start the attempt again. If all workers finish
+    after a worker has finished, so that a new pod with its index can't start the attempt again. If all workers finish
     within FINISHED_SECONDS, this write isn't needed.
     """
     if situation.status.attempt != 1 or not situation.running or len(situation.worker_uids) < len(situation.workers):
@@ -92,7 +92,7 @@ def is_ahead(present: Assignment | None, desired: Assignment) -> bool:
 
 
 def touch(situation: Situation, assignment: Assignment) -> Iterator[Touch]:
-    """Yields the pods to touch, because their agents should have seen the assignment by now."""
+    """Yields a touch of the pods whose agents should have seen the assignment by now, but haven't."""
     due = [pod for pod in _unseen(situation, assignment) if touch_at(situation, pod) <= situation.now]
     if due:
         yield Touch(tuple(due))
@@ -113,11 +113,11 @@ def touch_at(situation: Situation, pod: PodView) -> float:
 
 
 def _unseen(situation: Situation, assignment: Assignment) -> list[PodView]:
-    """Returns the pods with the right annotation whose agents don't seem to know the attempt.
+    """Returns the pods whose annotation is right, but whose agents don't seem to know the attempt.
 
-    Attempt 1 is in the file before the agent starts, so it is always seen. If the user's code is in a file too, an
-    agent reports only after it has found the code. A hold repeats its attempt's number, so nothing shows whether it was
-    seen.
+    Attempt 1 is in the file before the agent starts, so the agent always sees it. If the user's code is in a file too,
+    only reports count, because an agent reports only after it has found the code. A hold repeats its attempt's number,
+    so nothing shows whether an agent has seen the hold.
     """
     opened = to_seconds(situation.status.attempt_start_time)
     in_template = assignment.attempt == 1 and situation.spec.scheduling.topology is None
@@ -138,7 +138,7 @@ def _unseen(situation: Situation, assignment: Assignment) -> list[PodView]:
 
 
 def _hosts(situation: Situation) -> tuple[str, ...]:
-    """Returns the workers' stable names, including workers that were just scaled away and aren't rendered."""
+    """Returns the workers' stable host names, even of workers that were just removed by scaling and aren't rendered."""
     hosts = stable_hosts(situation.identity, situation.spec)
     name = situation.job.name
     return tuple(
@@ -148,7 +148,10 @@ def _hosts(situation: Situation) -> tuple[str, ...]:
 
 
 def _uids(situation: Situation) -> tuple[str, ...] | None:
-    """Returns the uids of the attempt's pods, or "" for an absent worker, whose ranks any pod may prepare."""
+    """Returns the uids of the attempt's pods, or None while the assignment contains none.
+
+    The uid of an absent worker is "", so that any pod can prepare its ranks.
+    """
     names_at = names_first_pods_at(situation)
     if situation.status.attempt <= 1 and (names_at is None or names_at > situation.now):
         return None
@@ -157,7 +160,7 @@ def _uids(situation: Situation) -> tuple[str, ...] | None:
 
 
 def _processes(situation: Situation) -> tuple[int, ...] | None:
-    """Returns each worker's number of ranks, or None if all are equal. Jobs with several groups aren't resized."""
+    """Returns each worker's number of ranks, or None if all are equal. Jobs with several groups can't be resized."""
     counts = processes_by_worker(situation.layout)
     if counts is None or any(worker >= len(counts) for worker in situation.workers):
         return None
@@ -173,5 +176,5 @@ def _is_planned(situation: Situation) -> bool:
         return True
     if failure.attempt == status.attempt:
         return known_reason(failure.reason).strength is Strength.DISRUPTION
-    # If one of the attempt's pods must be replaced, the ranks have never formed a group.
+    # If one of the attempt's pods must be replaced, the attempt's ranks never formed a group.
     return failure.attempt > status.attempt or {*status.replacing_pod_uids}.isdisjoint(status.pod_uids)

@@ -1,9 +1,9 @@
 """Applies the job's children if they differ from their rendering, and checks that pods get their agent.
 
-A child is applied if it is missing, was rendered differently (the hash differs), or was scaled by another client. All
-children of a job that runs or will run are kept. For a suspended or finished job, the StatefulSets are scaled to zero
-and nothing else changes, except that the PodGroup of a gang is deleted, so that it reserves nothing. If another owner
-has an object of the same name, the executor refuses to overwrite it.
+A child is applied if it is missing, was rendered differently (the hash differs), or was scaled by another client. A job
+that runs or will run keeps all its children. If a job is suspended or finished, its StatefulSets are scaled to zero,
+and the PodGroup of a gang is deleted, so that it reserves no resources. Its other children stay as they are. If an
+object of the same name has another owner, the executor refuses to overwrite it.
 
 If a pod has a node but no container, the ConfigMap with its agent may have been deleted. The kubelet retries at growing
 intervals, so the operator soon checks the ConfigMap, and creates it again if it is missing.
@@ -31,13 +31,13 @@ Inputs = Mapping[str, Any]
 Hashes = tuple[tuple[str, str, str], ...]
 
 
-# The hashes of each job's last renderings, because rendering takes milliseconds and most passes change nothing. Passes
-# of large jobs run in a thread, and if an entry is lost, this costs one rendering.
+# A cache of each job's last hashes, because rendering takes milliseconds and most passes change nothing. Passes of
+# large jobs run in a thread, so an entry can get lost. This costs only one rendering.
 last_hashes: dict[int, deque[tuple[Inputs, Hashes]]] = {}
 
 
 def hashes_of(spec: JobSpec) -> deque[tuple[Inputs, Hashes]]:
-    """Returns the hashes of the current and the next rendering of this very object, which are dropped with it."""
+    """Returns the hashes of the last two renderings of a spec. They are dropped together with the spec object."""
     if id(spec) not in last_hashes:
         last_hashes[id(spec)] = deque(maxlen=2)
         weakref.finalize(spec, last_hashes.pop, id(spec), None)
@@ -45,7 +45,7 @@ def hashes_of(spec: JobSpec) -> deque[tuple[Inputs, Hashes]]:
 
 
 def scaled_to_zero(situation: Situation) -> bool:
-    """Returns whether the job should have no pods: suspended, in scheduling backoff, or finished and cleaned up."""
+    """Returns whether the job should have no pods: suspended, in scheduling backoff, or ended without keeping pods."""
     if situation.status.phase == "Suspended" or situation.status.scheduling_backoff:
         return True
     keep = situation.spec.run_policy.keep_pods
@@ -61,7 +61,7 @@ def apply_children(situation: Situation, assignment: Assignment) -> tuple[Apply,
     if ended and not any(_is_off(child, replicas, assignment) for child in _own_sets(situation)):
         return ()
     inputs = _inputs(situation, assignment, replicas)
-    # Use the original parsed spec; the situation may contain a copy with the number of workers that Kueue admitted.
+    # Use the spec as parsed, because the situation may contain a copy with the number of workers that Kueue admitted.
     spec, place = situation.job.spec or situation.spec, {"workers": situation.spec.workers, **inputs}
     hashes, manifests = next((hashes for earlier, hashes in hashes_of(spec) if earlier == place), None), None
     if hashes is None:
@@ -91,7 +91,7 @@ def apply_children(situation: Situation, assignment: Assignment) -> tuple[Apply,
 
 
 def workload_manifest(situation: Situation) -> Manifest | None:
-    """Returns the job's Workload for Kueue, as it is written while it holds no quota."""
+    """Returns the job's Workload for Kueue, as the operator writes it while the Workload holds no quota."""
     assignment = first_assignment(situation.identity, situation.spec)
     manifests = render(spec=situation.spec, **_inputs(situation, assignment, _replicas(situation)))
     return next((manifest for manifest in manifests if manifest.kind == gangs.WORKLOAD_KIND), None)
@@ -131,7 +131,7 @@ def _job_agent(situation: Situation) -> AgentConfigMap | None:
 
 
 def _is_off(child: ChildView, replicas: Mapping[str, int], assignment: Assignment) -> bool:
-    """Returns whether an ended job's StatefulSet has a wrong size, or kept pods that could still train."""
+    """Returns whether an ended job's StatefulSet has a wrong size, or keeps pods with an outdated assignment."""
     wanted = replicas.get(child.name, 0)
     return child.replicas != wanted or (wanted > 0 and child.assignment != assignment)
 
@@ -146,7 +146,7 @@ def _is_needed(child: ChildView | None, rendered_hash: str, replicas: int | None
     return scaled or child.rendered_hash != rendered_hash
 
 
-# Seconds from scheduling until a container should exist. With the image on the node, it takes less than a second.
+# Seconds from scheduling until a container should exist. If the node has the image, this takes less than a second.
 CONTAINER_SECONDS = 3.0
 # Seconds between two checks while an image is being pulled.
 AGAIN_SECONDS = 10.0
@@ -160,7 +160,7 @@ def ensure_agent(situation: Situation) -> Iterator[EnsureAgent]:
 
 
 def next_look_at(situation: Situation) -> float | None:
-    """Returns when the next check is due."""
+    """Returns when the ConfigMap with the agent must be checked next, or None."""
     if _job_agent(situation) is None or situation.terminal:
         return None
     waits = _container_waits(situation)

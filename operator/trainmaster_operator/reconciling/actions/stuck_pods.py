@@ -1,12 +1,13 @@
 """Deletes pods that would block the job forever, because their node or their agent doesn't answer.
 
-A StatefulSet replaces a pod only after the old one is gone, which a dead kubelet never reports. So a pod is deleted by
-force if its grace period ended `nodes.lostAfterSeconds` ago and a live read of its node shows that the node is lost.
-Processes that still run there can't join a later attempt, because its assignment lacks their pod's uid. The pod of a
-worker that trains alone is deleted only after its agent must have stopped the ranks.
+A StatefulSet creates a new pod only after the old pod is gone, which a dead kubelet never reports. So a pod is deleted
+by force if its grace period ended at least `nodes.lostAfterSeconds` ago and a live read of its node shows that the node
+is lost. Processes that still run on this node can't join a later attempt, because the attempt's assignment lacks their
+pod's uid. The pod of a worker that trains alone is deleted only after the deadline by which its agent has certainly
+stopped the ranks.
 
 A worker whose agent hangs, or that has lost its network, looks healthy to Kubernetes. If its peers report it as silent,
-the next attempt waits for it or continues without it, and its pod is replaced after `nodes.lostAfterSeconds`.
+the next attempt waits for it or runs without it, and its pod is replaced after `nodes.lostAfterSeconds`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def delete_silent_pods(situation: Situation) -> tuple[DeletePod, ...]:
 
 
 def next_check_at(situation: Situation) -> float | None:
-    """Returns when a terminating pod counts as stuck, or must be checked again."""
+    """Returns when the next pod counts as stuck or silent, or must be checked again, or None."""
     times = [_overdue_at(situation, pod) for pod in situation.pods.values() if pod.deleting and pod.node]
     times += [_silent_until(situation)] if situation.unresponsive else []
     times += [_given_up_at(situation, pod) for pod in _absent_and_silent(situation)]

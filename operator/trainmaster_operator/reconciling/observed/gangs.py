@@ -1,7 +1,8 @@
 """Reads the admission of a job by Kueue.
 
-Kueue admits a job in the status of its Workload, perhaps with fewer workers of an elastic job than requested. Pods need
-the node labels and tolerations of the admission's flavors, so flavors are read before any pod is created.
+Kueue records an admission in the status of the job's Workload. It can admit an elastic job with fewer workers than
+requested. Pods need the node labels and tolerations of the admission's flavors, so the operator reads the flavors
+before it creates a pod.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def workload_child(job: Job, observed: Observed) -> ChildView | None:
 
 
 def own_child(job: Job, observed: Observed, kind: str | None) -> ChildView | None:
-    """Returns the child of this kind that the job owns and that has the job's name."""
+    """Returns the child of this kind that the job owns and that has the job's name, or None."""
     children = (child for child in observed.children if (child.kind, child.name) == (kind, job.name))
     return next((child for child in children if child.owner_uid == job.uid), None)
 
@@ -56,13 +57,13 @@ def admitted_spec(job: Job, spec: JobSpec, observed: Observed) -> JobSpec:
 
 
 def missing_flavors(workload: WorkloadView, observed: Observed) -> list[str]:
-    """Returns the unknown ResourceFlavors of an admission."""
+    """Returns the names of an admission's ResourceFlavors that haven't been read or can't be read."""
     named = {flavor for part in workload.pod_sets for flavor in part.flavors}
     return sorted(name for name in named if observed.flavors.get(name) is None)
 
 
 def lacks_placement(job: Job, observed: Observed) -> bool:
-    """Returns whether the StatefulSets can't be rendered yet, because the admission isn't known."""
+    """Returns whether the StatefulSets can't be rendered yet, because the admission or a flavor isn't known."""
     if job.spec is None or scheduler_of(job.spec) != "kueue":
         return False
     workload = admission(job, job.spec, observed)

@@ -32,7 +32,7 @@ class Members:
             ranks[worker] = range(first, first + counts.get(worker, usual))
             first = ranks[worker].stop
         ordered = tuple(rank for rank in sorted({*absent}) if 0 <= rank < first)
-        # If the status lists all ranks as absent, it was edited.
+        # If the status lists all ranks as absent, it was edited, so the list is ignored.
         return cls(ranks, ordered if len(ordered) < first else ())
 
     @cached_property
@@ -61,7 +61,7 @@ class Members:
         return tuple(worker for worker, ranks in self.ranks.items() if not self._absent.isdisjoint(ranks))
 
     def without(self, ranks: Iterable[int]) -> Members:
-        """Returns the members when only these ranks are absent."""
+        """Returns the same members, of which exactly these ranks are absent."""
         return Members(self.ranks, tuple(sorted(ranks)))
 
     def shown(self, desired: int) -> str:

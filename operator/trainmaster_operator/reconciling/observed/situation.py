@@ -1,13 +1,14 @@
 """A situation holds the facts about one job at one moment, computed once for all policies.
 
 `survey` combines the status with the observations: the workers, their pods, and each worker's report on the current
-attempt. Agents report by streams and termination messages (`Report`), or else the container's status is used.
+attempt. An agent's `Report` comes from a stream or a termination message. Without one, the container's status is used.
 
 **Matching ends and attempts.** An agent serves many attempts, so an end without a message doesn't show its attempt.
 When an attempt opens, the status records how often each worker's container has ended, so that no old end counts again.
-A new end belongs to the attempt if it is clearly later than the opening or the agent's own report on the attempt. An
-end within CLOCK_SLACK could belong to the previous attempt, so the operator waits for the restarted agent's report. It
-also waits if the kubelet's probe killed an agent that hadn't reported on the attempt, because that agent hung before.
+A new end belongs to the attempt if it is later than the agent's own report on the attempt, or more than CLOCK_SLACK
+later than the opening. An earlier end could belong to the previous attempt, so the operator waits for the restarted
+agent's report. It also waits if the kubelet's probe killed an agent that hadn't reported on the attempt, because that
+agent hung before the attempt opened.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from trainmaster_operator.wire.report import Report
 
 # Phases in which the current attempt should run. In all other phases, its ranks are held.
 RUN_PHASES = frozenset({"Pending", "Starting", "Running"})
-# Seconds of tolerance, because the kubelet rounds times to seconds and uses another machine's clock.
+# Tolerance in seconds, because the kubelet rounds times to seconds and uses another machine's clock.
 CLOCK_SLACK = 2.0
-# Seconds after a leader's hello during which it may still be sending earlier reports.
+# Seconds after a leader's hello during which the leader may still be sending earlier reports.
 KEPT_REPORTS_SECONDS = 1.0
 _BADLY = ("Failed", "Stopped")
 # Without a stream, a container counts as up after running for this long.
@@ -51,7 +52,7 @@ class Situation:
     `layout` lists the groups. `workers` are the global indexes of the current attempt's workers, in rank order.
     """
 
-    # `job.spec` is the user's own spec. In `spec`, the number of workers is the one that Kueue admitted.
+    # `job.spec` is the user's own spec. `spec` has the number of workers that Kueue admitted.
     job: Job
     spec: JobSpec
     observed: Observed
@@ -86,7 +87,7 @@ class Situation:
 
     @property
     def stops_as_planned(self) -> bool:
-        """Returns whether the job is being resized, restarted on request, or has given up its nodes for a while."""
+        """Returns whether the job is being resized or restarted on request, or has given up its nodes for a while."""
         return bool(self.status.resizing or self.status.stopping or self.status.scheduling_backoff)
 
     @property
@@ -100,7 +101,7 @@ class Situation:
         return self.spec.failure_policy.nodes.lost_after_seconds
 
     def after(self, moment: str | None, seconds: float) -> float:
-        """Returns the time `seconds` after a time in the status. If that is in the future, it counts as now."""
+        """Returns the time `seconds` after `moment`. If `moment` is in the future, the current time replaces it."""
         return self.now - since(self.now, moment) + seconds
 
     @cached_property
@@ -108,7 +109,7 @@ class Situation:
         return {worker: pod for worker, pod in self.pods.items() if pod.alive}
 
     def healthy_pod(self, worker: int, without: frozenset[str] = frozenset()) -> PodView | None:
-        """Returns a worker's pod if it lives, isn't being replaced, and its agent answers.
+        """Returns a worker's pod if the pod lives and isn't being replaced, and its agent answers.
 
         `without` contains the uids of further pods that count as lost.
         """
@@ -159,12 +160,12 @@ class Situation:
 
     @cached_property
     def reports_before(self) -> Mapping[int, Report]:
-        """Returns the reports on the attempt that the current one continues, or none."""
+        """Returns the reports on the previous attempt if the current attempt continues it, or an empty mapping."""
         return {} if self.status.continues is None else self.reports_of(self.status.attempt - 1)
 
     @cached_property
     def up(self) -> frozenset[int]:
-        """Returns the workers whose ranks are or were up, according to reports, progress, or else the container."""
+        """Returns the workers whose ranks are or were up, according to reports, progress, or else their container."""
         up = {worker for worker, report in self.reports.items() if report.state in ("Running", "Finished")}
         if self.observed.progress_attempt == self.status.attempt:
             up.update(worker for worker in self.observed.progress if worker in self.pods)
@@ -178,7 +179,7 @@ class Situation:
 
     @property
     def has_leaders_reports(self) -> bool:
-        """Returns whether a leader is connected and has sent its earlier reports, which it does after its hello."""
+        """Returns whether a leader is connected and has had time to send its earlier reports after its hello."""
         stream = self.observed.stream
         return stream.connected and not 0 <= self.now - (stream.since or 0.0) < KEPT_REPORTS_SECONDS
 
@@ -186,7 +187,7 @@ class Situation:
     def ended_before(self) -> Mapping[int, Report]:
         """Returns the reports of a continued attempt's workers whose ranks had ended before the attempt opened.
 
-        An agent that missed the latest attempts may have reported by exiting during any of them.
+        If an agent didn't learn of the latest attempts, it may have exited with a report in any of them.
         """
         if self.status.continues is None:
             return {}
@@ -213,8 +214,9 @@ class Situation:
     def assigned_since(self, pod: PodView) -> float:
         """Returns when a pod's agent could first learn of the attempt.
 
-        This is the attempt's opening or the container's start, whichever is later. A time in the future counts as long
-        ago, because a clock was set back or another machine's clock is wrong.
+        This is the attempt's opening or the container's start, whichever is later. Times in the future are ignored,
+        because a clock was set back or another machine's clock is wrong. If no time is left, the result is
+        UP_WITHOUT_REPORT_SECONDS ago.
         """
         opened = to_seconds(self.status.attempt_start_time)
         known = [at for at in (opened, pod.started_at) if at is not None and at <= self.now]
@@ -232,7 +234,7 @@ class Situation:
 
     @property
     def lacks_domains(self) -> bool:
-        """Returns whether the topology decides the order of the ranks, and a node hasn't been read yet."""
+        """Returns whether the topology decides the order of the ranks, and a pod's node hasn't been read yet."""
         if self.spec.scheduling.topology is None:
             return False
         nodes = {pod.node for pod in self.living.values() if pod.node is not None}
@@ -262,7 +264,7 @@ class Situation:
 
     @cached_property
     def moving(self) -> frozenset[str]:
-        """Returns the uids of pods that move to another node, because the last failure put theirs in quarantine."""
+        """Returns the uids of pods that move to another node, because the last failure put their node in quarantine."""
         failure = self.last_failure
         if self.status.phase != "Restarting" or failure is None or failure.attempt != self.status.attempt:
             return frozenset()
@@ -273,7 +275,7 @@ class Situation:
 
     @cached_property
     def unresponsive(self) -> frozenset[str]:
-        """Returns the uids of the attempt's pods whose agents don't answer, as their peers report.
+        """Returns the uids of the attempt's pods whose agents don't answer, according to their peers.
 
         A pod counts until its container ends or its agent connects again (agent/hang/diagnosis.py).
         """
@@ -284,7 +286,7 @@ class Situation:
         return frozenset(self.pods[worker].uid for worker in lost if self._is_unresponsive(worker))
 
     def _is_unresponsive(self, worker: int) -> bool:
-        """Returns whether a worker's container still runs as it did at the opening, but its agent isn't connected."""
+        """Returns whether a worker's container hasn't ended since the opening, but its agent isn't connected."""
         pod = self.living.get(worker)
         if pod is None or not pod.container_runs or self.worker_uids.get(worker) != pod.uid:
             return False
@@ -298,7 +300,10 @@ class Situation:
         return survey(replace(self.job, status=status), self.spec, self.observed, self.now, self.settings)
 
     def reports_of(self, attempt: int) -> Mapping[int, Report]:
-        """Returns each worker's last report on an attempt, which can be derived from a container's end."""
+        """Returns each worker's last report on an attempt.
+
+        If a container ended without a report, the report is derived from this end.
+        """
         latest: dict[int, Report] = {}
         workers = frozenset(self.workers)
         if attempt != self.status.attempt:
@@ -319,7 +324,7 @@ class Situation:
 
     @cached_property
     def stalled_before_attempt(self) -> Mapping[int, int]:
-        """Returns how often each container has ended whose agent hung when the attempt opened."""
+        """Returns how often each container has ended, for the workers whose agents hung when the attempt opened."""
         return {
             worker: pod.ends
             for worker, pod in self.pods.items()

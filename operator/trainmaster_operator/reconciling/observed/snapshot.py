@@ -33,7 +33,7 @@ class InvalidSpec:
 class Job:
     """The DistributedTrainingJob. `invalid` describes the problem with its spec, if there is one.
 
-    `spec` is None if one of its fields can't be parsed. A spec can be set and yet invalid, if the job was accepted
+    `spec` is None if one of its fields can't be parsed. A spec can be set and yet be invalid, if the job was accepted
     before a check was added. `unreadable` explains why the status can't be parsed. Such a job must not be changed.
     """
 
@@ -118,7 +118,7 @@ class PodView:
     disruption: str | None = None
     ready: bool = False
     assignment: Assignment | None = None
-    # The touched annotation: when the operator last tried to wake the pod's downward-API files.
+    # When the operator last touched the pod, so that the kubelet updates the pod's downward-API files.
     touched_at: float | None = None
     worker_container: ContainerView | None = None
     init_containers: tuple[ContainerView, ...] = ()
@@ -152,15 +152,19 @@ class PodView:
     def ends(self) -> int:
         """Returns how often the worker's container has ended.
 
-        `restartCount` counts starts after the first, so it is one less while the container waits for its next start
-        (recorded on 1.36, local/tests/data/kubernetes-pods.jsonl: CrashLoopBackOff with restartCount 1 is end two).
+        `restartCount` counts starts after the first. So while the container waits for its next start, the number of
+        ends is `restartCount` + 1 (recorded on Kubernetes 1.36, local/tests/data/kubernetes-pods.jsonl: in
+        CrashLoopBackOff with restartCount 1, the container has ended twice).
         """
         restarts = 0 if self.worker_container is None else self.worker_container.restarts
         return restarts if self.container_runs or self.latest_end is None else restarts + 1
 
 
 def termination_reports(pod: PodView) -> tuple[Report, ...]:
-    """Returns the reports in the termination messages of a worker's container, with the pod's own worker and uid."""
+    """Returns the reports in the termination messages of a worker's container, oldest first.
+
+    The worker's index is taken from the pod, and so is a missing uid.
+    """
     return tuple(
         end.report._replace(worker=pod.worker, uid=end.report.uid or pod.uid)
         for end in reversed(pod.known_ends)
@@ -185,7 +189,7 @@ class WorkloadView:
     # Requested workers, by group.
     counts: tuple[tuple[str, int], ...] = ()
     active: bool = True
-    # Whether the Workload holds quota. `admitted`: whether all admission checks are ready too.
+    # `reserved`: whether the Workload holds quota. `admitted`: whether all admission checks are ready, too.
     reserved: bool = False
     admitted: bool = False
     # The reason of the Evicted condition while it is True.
@@ -212,7 +216,8 @@ class ChildView:
     rendered_hash: str
     # The uid of the controlling owner, so that another owner's object of the same name is never adopted.
     owner_uid: str | None
-    # Whether the creation still owns fields, which an apply can't remove then (`controller/writing/children.py`).
+    # Whether the creation's field manager still owns fields. An apply can't remove them
+    # (controller/writing/children.py).
     created: bool = False
     deleting: bool = False
     replicas: int | None = None
@@ -230,7 +235,7 @@ class StreamView:
     leader: int | None = None
     since: float | None = None
     workers: tuple[WorkerLine, ...] = ()
-    # The time at which each agent left the leader without returning, by worker.
+    # By worker: when its agent left the leader, if it hasn't returned.
     left: Mapping[int, float] = field(default_factory=dict)
 
 
@@ -273,16 +278,16 @@ class Observed:
     # Kueue's flavors and priorities, by name; None if they can't be read.
     flavors: Mapping[str, Placement | None] = field(default_factory=dict)
     priorities: Mapping[str, int | None] = field(default_factory=dict)
-    # Uids of listed pods that no watch had shown.
+    # Uids of pods that were in a list, but that no watch had shown before.
     listed_pods: Set[str] = frozenset()
     # Kinds beyond the built-in ones whose objects have been listed. A missing child of such a kind doesn't exist.
     listed: frozenset[str] = frozenset()
 
 
-# Ends of containers that the runtime couldn't start (kubernetes: pkg/kubelet/kuberuntime).
+# End reasons of containers that the runtime couldn't start (kubernetes: pkg/kubelet/kuberuntime).
 START_FAILURES = frozenset({"StartError", "ContainerCannotRun", "ContainerStatusUnknown"})
 
-# Message about an agent that still obeyed SIGTERM when the kubelet's probe had failed.
+# Message about an agent that still obeyed SIGTERM after the kubelet's probe had failed.
 _WELL = (
     "its agent was running, but the kubelet couldn't reach its port; change the worker's livenessProbe in "
     "spec.podTemplate"
@@ -298,8 +303,8 @@ def explained(report: Report, pod: PodView, kill_message: str) -> Report:
     """Returns the report with its cause.
 
     A restarted agent knows only that its predecessor was lost. The cause is in the container's status or the kubelet's
-    message. An agent that the kubelet stopped may have been healthy but unreachable. If an agent reports by exiting,
-    its report is about the previous end, not its own.
+    message. An agent that the kubelet stopped may have been healthy but unreachable. If an agent exits to report, its
+    report is about the previous end, not about its own exit.
     """
     if kill_message and _ended_by(report, pod.latest_end):
         error = "\n".join(filter(None, (report.error, kill_message, _WELL if report.state == "Stopped" else "")))
@@ -321,7 +326,7 @@ def reason_of(end: ContainerEnd) -> str:
     """Returns the reason of an end without a report."""
     if end.reason == "OOMKilled":
         return "OOMKilled"
-    # SIGKILL without a message means that the agent was killed. 0 without a report means that it ended too early.
+    # SIGKILL without a message means that the agent was killed. Exit code 0 without a report means a premature end.
     return REASON_BY_EXIT_CODE.get(
         end.exit_code, "AgentLost" if end.exit_code in (EXIT_FINISHED, EXIT_KILLED) else "Error"
     )

@@ -1,7 +1,7 @@
-"""The lineup lists the pods of each group that train, in the order of their ranks. The other pods are spares.
+"""The lineup lists the training pods of each group, in the order of their ranks. The other pods are spares.
 
-Any index can become a spare. When a spare takes a lost worker's place, the new pod with the lost index becomes the
-spare. A spare replaces only workers of its own group, because other groups use other machines.
+Any index can become a spare. When a spare takes a lost worker's place, the new pod with the lost worker's index becomes
+a spare. A spare replaces only workers of its own group, because other groups use other machines.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ NODE_LOST = frozenset({"DeletionByTaintManager", "DeletionByPodGC"})
 
 
 def desired_workers(situation: Situation) -> tuple[int, ...]:
-    """Returns the workers that the spec requests, lost or not, in rank order.
+    """Returns the workers that the spec requests, in rank order, including lost workers.
 
-    They are the current attempt's workers, unless an elastic job was resized. New workers are first those that could
-    start at once, then the others by index.
+    They are the current attempt's workers, unless an elastic job was resized. If workers are added, spares that could
+    start at once come first, then the others by index.
     """
     if not situation.has_spares:
         return tuple(index for group in situation.layout for index in group.indexes)
@@ -41,7 +41,7 @@ def desired_workers(situation: Situation) -> tuple[int, ...]:
 def ready_spares(situation: Situation) -> tuple[int, ...]:
     """Returns the spares that could start at once, best first.
 
-    Spares on a node that isn't avoided come first, then those whose agent is connected.
+    Spares on nodes that aren't avoided come first. Among equals, spares with a connected agent come first.
     """
     asked_for = {worker for group in situation.layout for worker in _asked_for(situation, group)}
     busy = asked_for | {*situation.members.present}
@@ -72,8 +72,8 @@ def continued_workers(
 ) -> tuple[int, ...]:
     """Returns the lineup of a continued attempt.
 
-    It is the current lineup, because ranks keep their numbers. Only `absent` workers whose container doesn't run are
-    replaced by ready spares. `without` contains the uids of further lost pods.
+    It is the current lineup, because ranks keep their numbers. Ready spares replace only those `absent` workers whose
+    container doesn't run. `without` contains the uids of further lost pods.
     """
     if not situation.has_spares:
         return situation.workers
@@ -82,11 +82,11 @@ def continued_workers(
 
 
 def can_open(situation: Situation, workers: tuple[int, ...], without: frozenset[str] = frozenset()) -> bool:
-    """Returns whether an attempt can be opened, because each of these workers has a pod that won't be replaced.
+    """Returns whether an attempt can be opened, which requires a pod of each of these workers that won't be replaced.
 
-    Some jobs also wait until all pods have nodes. An elastic job can train without workers that get no node. With a
-    topology, nodes decide the order of ranks. A job that gave up its nodes before may not get them again. `without`
-    contains the uids of pods that will be replaced.
+    Three kinds of jobs also wait until all pods have nodes: elastic jobs, because they can train without workers that
+    get no node; jobs with a topology, because the nodes decide the order of the ranks; and jobs that gave up their
+    nodes before, because they may not get them again. `without` contains the uids of pods that will be replaced.
     """
     if situation.lacks_domains or alone_until(situation) is not None:
         return False
@@ -102,9 +102,9 @@ def can_open(situation: Situation, workers: tuple[int, ...], without: frozenset[
 
 
 def alone_until(situation: Situation) -> float | None:
-    """Returns the latest time at which the ranks of a lost worker that trained alone must have stopped, or None.
+    """Returns the time by which the ranks of a lost worker that trained alone have certainly stopped, or None.
 
-    Such ranks need no peers, so a broken network doesn't stop them. Their agent stops them after nobody has watched it
+    Such ranks need no peers, so a broken network doesn't stop them. Their agent stops them after it has been unwatched
     for a while. None means that they have stopped, or that their agent will learn of the next attempt.
     """
     status, failure, members = situation.status, situation.last_failure, situation.members
@@ -122,7 +122,7 @@ def alone_until(situation: Situation) -> float | None:
 def saves_until(situation: Situation) -> float | None:
     """Returns when the grace period of the attempt's terminating or deleted pods ends, or None.
 
-    Their peers were stopped later and may still be saving. The ranks on lost nodes get no time to save.
+    The peers of such pods were stopped later and may still be saving. Pods on lost nodes don't count.
     """
     views = [*situation.pods.values(), *situation.observed.gone.values()]
     uids = frozenset(situation.worker_uids.values())
@@ -134,7 +134,7 @@ def saves_until(situation: Situation) -> float | None:
 def _asked_for(situation: Situation, group: GroupLayout) -> list[int]:
     """Returns the workers of a group in the current attempt, limited to the number that the spec now requests.
 
-    Workers that train are kept first, then those that could join.
+    Training workers are kept first, then workers that could join.
     """
 
     def place(worker: int) -> tuple[bool, bool]:
@@ -159,7 +159,7 @@ def _runs(situation: Situation, worker: int, without: frozenset[str] = frozenset
 
 
 def _is_lost(situation: Situation, worker: int, without: frozenset[str]) -> bool:
-    """Returns whether a worker's pod is lost, or is a new one that doesn't run yet."""
+    """Returns whether a worker's pod is lost, or was replaced by a pod that doesn't run yet."""
     pod = situation.healthy_pod(worker, without)
     return pod is None or (pod.uid != situation.worker_uids.get(worker, pod.uid) and not pod.container_runs)
 
@@ -167,7 +167,7 @@ def _is_lost(situation: Situation, worker: int, without: frozenset[str]) -> bool
 def _with_stand_ins(
     situation: Situation, workers: tuple[int, ...], lost: list[int], without: frozenset[str]
 ) -> tuple[int, ...]:
-    """Returns the workers, where each lost worker is replaced by the best ready spare of its group."""
+    """Returns the workers after the best ready spares of their groups have replaced the lost workers."""
     # A spare that grows the group is in `workers` already.
     spares = (spare for spare in ready_spares(situation) if spare not in workers)
     free = [spare for spare in spares if situation.pods[spare].uid not in without]

@@ -2,10 +2,10 @@
 
 If all pods exist and there is no back-off, the next attempt opens in the pass that detects the failure, even if only
 bystanders have reported. For SETTLE_SECONDS afterwards, a stronger cause (the culprit's own report, a lost pod)
-replaces the recorded cause and corrects the counts. Ending the job can't be corrected, so it waits for that time, or if
-a worker hasn't reported, until Kubernetes could have detected a lost node.
+replaces the recorded cause and corrects the counts. Ending the job can't be corrected, so the operator first waits for
+SETTLE_SECONDS. If a worker hasn't reported, it waits until Kubernetes could have detected a lost node.
 
-After a pod is lost, exactly one attempt opens when every worker has a living pod again, or at once with a ready spare.
+After a pod is lost, exactly one attempt opens: at once if a spare is ready, or else when every worker has a living pod.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def end_attempt(
 
 
 def reattribute(situation: Situation) -> Transition | None:
-    """Replaces the recorded cause of an attempt that just ended, if a stronger one appears."""
+    """Replaces the recorded cause of an attempt that just ended, if a stronger cause appears."""
     failure, held = situation.last_failure, situation.status.phase == "Restarting"
     if failure is None or failure.attempt != situation.status.attempt - (0 if held else 1):
         return None
@@ -98,7 +98,7 @@ def reattribute(situation: Situation) -> Transition | None:
     cause = cause_of(situation, failure.attempt)
     if cause is None or known_reason(cause.reason).strength <= known_reason(failure.reason).strength:
         return None
-    # The pod may be gone only because the operator deleted it for its silent agent.
+    # The pod may be gone only because the operator deleted it when its agent was silent.
     if held and cause.reason == "PodDeleted" and cause.worker == failure.worker and is_unresponsive_report(failure):
         return None
     before = _without(situation, failure)
@@ -126,19 +126,19 @@ def held_since(situation: Situation) -> str | None:
 
 
 def advance(situation: Situation) -> Transition:
-    """Updates the phase of the current attempt as pods appear and ranks start, if no other policy has answered."""
+    """Updates the phase of the current attempt as pods appear and ranks start, if no other policy answered."""
     status = situation.status
     waiting = Transition(status.phase or "Pending", "", "")
     if not situation.running:
         return waiting
     change = NO_CHANGE
     if situation.stalled_before_attempt:
-        # Kubernetes deletes the kubelet's Events after an hour, so these ends are recorded: they must never count.
+        # These ends must never count. Kubernetes deletes the kubelet's Events after an hour, so the ends are recorded.
         ends = {**situation.restart_counts, **situation.stalled_before_attempt}
         change = StatusChange(pod_restart_counts=[ends.get(worker, 0) for worker in situation.workers])
     are_placed = opening.have_nodes(situation, situation.workers)
     if are_placed and not situation.worker_uids and not situation.lacks_domains:
-        # From now on, a replaced pod ends the attempt. Until now, the ranks can't all have formed a group.
+        # From now on, the replacement of a pod ends the attempt. Before, the ranks can't all have formed a group.
         workers = situation.workers
         if opening.is_unordered(situation):
             workers = opening.in_rank_order(situation, workers)
@@ -146,7 +146,7 @@ def advance(situation: Situation) -> Transition:
     if situation.up >= set(situation.workers) and (situation.worker_uids or change):
         message = f"attempt {status.attempt}: all ranks are up"
         return Transition("Running", "AllRanksUp", message, change | NEW_STARTUP)
-    # The pods of a later attempt are recorded when it opens, even without nodes.
+    # The pods of a later attempt are recorded when it opens, even if they have no nodes.
     if status.phase == "Pending" and are_placed and (situation.worker_uids or change):
         return Transition("Starting", "PodsScheduled", f"attempt {status.attempt}: the workers are starting", change)
     return replace(waiting, change=change)
@@ -266,7 +266,7 @@ def _response(situation: Situation, cause: Failure) -> FailureResponse:
 
 
 def _without(situation: Situation, failure: Failure) -> Situation:
-    """Returns the situation without the newest failure and its effect on the counts."""
+    """Returns the situation as if the newest failure hadn't been recorded and counted."""
     status = situation.status
     uncounted = not failure.counted and not failure.provisional
     change = without_failure(situation, failure) | StatusChange(
@@ -327,7 +327,7 @@ def _with_failure_recorded(
 def _furthest_step(situation: Situation, attempt: int) -> int | None:
     """Returns the furthest step of any attempt so far.
 
-    It can be newer than the published step, because agents report a failed rank's last step before the rank's end.
+    It can be further than the published step, because agents report a failed rank's last step before the rank's end.
     """
     observed, published = situation.observed, situation.status.progress
     steps = [] if published is None else [published.furthest_step, published.step]

@@ -1,8 +1,8 @@
 """Attribution chooses the cause of an attempt's end from the reports of its workers and the state of their pods.
 
-The first report is usually not the culprit's (measured: in 15 of 24 kills a bystander was faster), so time only breaks
-ties. The causes in order of precedence are a pod that the cluster removed, an out-of-memory kill or a signal, an error
-of the program, and a lost connection.
+The first report is usually not the culprit's (measured: in 15 of 24 kills a bystander was faster), so the time of a
+report only breaks ties. The causes in order of precedence are a pod that the cluster removed, an out-of-memory kill or
+a signal, an error of the program, and a lost connection.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _POD_REASONS: Mapping[str, str] = {
     **dict.fromkeys(("NodeLost", "NodeShutdown", "Terminated", "Shutdown", "NodeAffinity"), "NodeLost"),
 }
 # The eviction manager's message about a pod that used more than its limit (kubernetes:
-# pkg/kubelet/eviction/helpers.go). If the node was under pressure, it is "The node was low on resource".
+# pkg/kubelet/eviction/helpers.go). If the node was under pressure, the message is "The node was low on resource".
 _OWN_LIMIT = re.compile(r"\bexceed(?:s|ed)\b.*\blimit\b", re.DOTALL)
 # Reasons whose text is written by the agent instead of taken from the program's output.
 _WITHOUT_OUTPUT = frozenset({"PreflightMismatch", "MasterUnreachable", "Usage"})
@@ -111,7 +111,7 @@ def failure_of(situation: Situation, report: Report) -> Failure:
 
 
 def _reports_of(situation: Situation, attempt: int) -> Mapping[int, Report]:
-    """Returns the reports that can end an attempt. Reports of workers that hadn't joined its group can't."""
+    """Returns the reports that can end an attempt. Workers that hadn't joined the attempt's group are left out."""
     if attempt == situation.status.attempt:
         others = situation.members.absent | situation.finished
         return {worker: report for worker, report in situation.reports.items() if worker not in others}
@@ -125,7 +125,10 @@ def _is_culprit(report: Report) -> bool:
 
 
 def _lost_worker(situation: Situation, attempt: int, reports: Mapping[int, Report]) -> Failure | None:
-    """Returns the first worker whose pod is gone, replaced, terminating or ended, except by the operator itself."""
+    """Returns the failure of the first worker whose pod is gone, replaced, terminating or ended.
+
+    Pods that the operator itself replaces don't count.
+    """
     if attempt not in (situation.status.attempt, situation.status.attempt - 1):
         return None
     finished = {worker for worker, report in reports.items() if report.state == "Finished"}

@@ -5,12 +5,13 @@ next attempt may open.
 
 **The kubelet's crash back-off** delays some containers for longer than a new pod takes. The kubelet restarts a
 container at once the first time, then 10, 20, 40 … 300 s after its end (kubernetes: pkg/kubelet/kuberuntime,
-doBackOff). It counts for each pod uid and starts from zero after ten minutes of running.
+doBackOff). The kubelet counts the restarts of each pod uid, and starts from zero after a run of ten minutes.
 
-So `replace` replaces pods within a restart, which costs neither a restart nor a disruption: the attempt is held, the
-pods are deleted, and the next attempt opens when the new pods exist. It applies if an agent exited to report an attempt
-that is over, or if a container that had worked ended without a report (its agent was killed). If a container never
-reported and hadn't run for WORKED_SECONDS, its image or command may be wrong, so the back-off stays.
+So `replace` replaces such pods during a restart, and counts neither another restart nor a disruption. The attempt is
+held, the pods are deleted, and the next attempt opens when the new pods exist. This applies in two cases: an agent
+exited to report an attempt that is over, or an agent was killed, so that its container ended without a report after it
+had worked. If a container never reported and hadn't run for WORKED_SECONDS, its image or command may be wrong, so the
+back-off stays.
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ FIRST_SECONDS, LONGEST_SECONDS = 10.0, 300.0
 FORGIVEN_AFTER = 600.0
 # After a container has run for this many seconds, it counts as working, even if no stream shows it.
 WORKED_SECONDS = 10.0
-# `back-off 1m20s restarting failed container=worker pod=...`: Go's durations.
+# Messages such as `back-off 1m20s restarting failed container=worker pod=...`, where the wait is a Go duration.
 _MESSAGE = re.compile(r"back-off (?=\d)(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)? restarting", re.IGNORECASE)
 
 
 def outlasting(situation: Situation, workers: Iterable[int], ended: int, begins: float) -> tuple[PodView, ...]:
     """Returns the pods of `workers` whose containers would restart later than a new pod would be ready.
 
-    `settings.replace_after_seconds` is the time that a new pod takes. `ended` is the newest attempt that is over, and
-    later reports don't count. `begins` is the earliest time at which the next attempt may open.
+    `settings.replace_after_seconds` is the time that a new pod takes. `ended` is the newest attempt that is over.
+    Reports on later attempts don't count. `begins` is the earliest time at which the next attempt may open.
     """
     checkpoint, patience = situation.spec.checkpoint, situation.settings.replace_after_seconds
     if patience is None or (checkpoint is not None and checkpoint.volume.empty_dir):
@@ -62,7 +63,7 @@ def outlasting(situation: Situation, workers: Iterable[int], ended: int, begins:
 def is_limited(reason: str, *, counted: bool) -> bool:
     """Returns whether failures of this kind can't repeat forever, because they count or are disruptions.
 
-    If a rule ignores a failure, it could repeat forever, so the kubelet's back-off stays.
+    A failure that a rule ignores could repeat forever, so the kubelet's back-off stays.
     """
     return counted or known_reason(reason).strength is Strength.DISRUPTION
 
@@ -79,7 +80,7 @@ def _has_reported(pod: PodView, ended: int) -> bool:
 
 
 def _was_killed_at_work(situation: Situation, pod: PodView) -> bool:
-    """Returns whether the pod's container waits because it ended without a report after it had worked.
+    """Returns whether the pod's container waits because it had worked and then ended without a report.
 
     Returns False if no other worker runs, because the memory of this pod may be the only copy of the job's state.
     """
@@ -95,7 +96,7 @@ def _was_killed_at_work(situation: Situation, pod: PodView) -> bool:
 
 
 def _starts_at(pod: PodView, now: float) -> float:
-    """Returns when the kubelet restarts a container, computed from its message or else from the number of restarts.
+    """Returns when the kubelet restarts a container, according to its message, or else to the number of restarts.
 
     The kubelet shows CrashLoopBackOff only when it next syncs the pod, which is often when the wait is almost over
     (recorded on Kubernetes 1.36, local/tests/data/kubernetes-pods.jsonl).
@@ -117,10 +118,10 @@ def _starts_at(pod: PodView, now: float) -> float:
 
 
 def replace(situation: Situation) -> Transition | None:
-    """Replaces the pod of a worker whose exit is observed after the response to the end of its attempt.
+    """Replaces a worker's pod if its exit is observed only after the response to the end of its attempt.
 
-    If the next attempt isn't open yet, the pod is replaced with the others. If that attempt is open and contains the
-    pod, its ranks wait in vain. So the attempt is held and another one opens.
+    If the next attempt isn't open yet, the pod is replaced together with the others. If the next attempt is open and
+    contains the pod, the other ranks wait in vain. So that attempt is held and another one opens.
     """
     status, failure = situation.status, situation.last_failure
     if failure is None or failure.provisional or not is_limited(failure.reason, counted=failure.counted):
@@ -143,7 +144,7 @@ def replace(situation: Situation) -> Transition | None:
 def replace_pods(situation: Situation) -> tuple[DeletePod, ...]:
     """Returns the deletions of pods whose containers still wait, and of pods that spares have replaced.
 
-    Their StatefulSet creates new ones.
+    The StatefulSet creates new pods.
     """
     reasons = {
         **dict.fromkeys(situation.displaced, "a spare has taken its place"),
@@ -182,7 +183,7 @@ def silent(situation: Situation, attempt: int) -> list[int]:
     return sorted(set(situation.worker_uids) - reported)
 
 
-# Ignored failures could repeat forever, so if an attempt was shorter than this many seconds, the next one waits.
+# Ignored failures could repeat forever, so if an attempt was shorter than this many seconds, the next attempt waits.
 SHORT_LIFE = 10.0
 PAUSE_AFTER_SHORT_LIFE = 5.0
 
@@ -190,9 +191,9 @@ PAUSE_AFTER_SHORT_LIFE = 5.0
 def delay(spec: JobSpec, answer: Literal["Restart", "Ignore"], *, cause: Failure, restarts: int, lived: float) -> float:
     """Returns the seconds to wait before the next attempt. `restarts` includes this restart.
 
-    The wait of counted restarts follows `failurePolicy.backoff`. Others begin at once, unless the attempt was short and
-    a rule ignores its failure. After an agent was stopped, they wait until the watch would show that its pod is
-    deleted, because the agent's stream can be faster.
+    The wait of counted restarts follows `failurePolicy.backoff`. If an agent was stopped, they wait at least until the
+    watch would show that its pod is deleted, because the agent's stream can be faster. Uncounted restarts begin at
+    once, unless the attempt was short and a rule ignores its failure.
     """
     if answer == "Ignore":
         ignored = known_reason(cause.reason).strength is not Strength.DISRUPTION

@@ -65,7 +65,7 @@ def lost_ranks(situation: Situation, going: frozenset[str] = frozenset()) -> fro
 def _change(situation: Situation, members: Members, going: frozenset[str]) -> StatusChange:
     status = situation.status
     pods = {worker: situation.pods.get(worker) for worker in members.ranks}
-    # The pod of a worker that was just lost stays recorded, because its cause may still appear.
+    # The pod of a worker that was just lost stays recorded, because the cause of the loss may still appear.
     uids = {worker: pod.uid for worker, pod in pods.items() if pod is not None and worker not in members.absent}
     uids |= {worker: uid for worker, uid in situation.worker_uids.items() if worker in members.absent}
     replaced = situation.leaving | going
@@ -99,7 +99,7 @@ def opened(
 
 
 def training(situation: Situation, members: Members, missing: Mapping[int, str], attempt: int) -> str:
-    """Describes which workers train in a continued attempt, and the state of the missing ones."""
+    """Describes which workers train in a continued attempt, and the state of the missing workers."""
     shown = f"attempt {attempt}: training with {members.shown(len(desired_workers(situation)))}"
     known = dict[str, list[int]]()
     for worker, what in missing.items():
@@ -134,7 +134,7 @@ def ready_ranks(situation: Situation) -> frozenset[int]:
 
 
 def was_about_to_join(situation: Situation, worker: int) -> bool:
-    """Returns whether a worker's ranks join in the current attempt, so that they may have no state yet."""
+    """Returns whether a worker's ranks join the group in the current attempt, and so may have no state yet."""
     before = situation.reports_before.get(worker)
     return before is not None and before.ready
 

@@ -1,9 +1,9 @@
-"""An elastic job shrinks when a worker can't return, grows when it can, and follows `spec.workers`.
+"""An elastic job shrinks when a worker can't return, grows again when possible, and follows `spec.workers`.
 
 Ranks are positions in the attempt's list of workers, so any worker may be missing, even worker 0. If a worker has had
-no pod on a node for `nodes.lostAfterSeconds`, it is left out, provided that `elastic.minWorkers` remain. To grow again,
-or to follow `kubectl scale`, the job makes a planned stop: every rank gets SIGTERM and the pod's grace period to save a
-checkpoint. Resizing counts neither as a restart nor as a disruption.
+no pod on a node for `nodes.lostAfterSeconds`, the worker is left out, provided that `elastic.minWorkers` remain. To
+grow again, or to follow `kubectl scale`, the job makes a planned stop: every rank gets SIGTERM and the pod's grace
+period to save a checkpoint. Resizing counts neither as a restart nor as a disruption.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ GROW_AFTER = 10.0
 
 
 def resize(situation: Situation) -> Transition | None:
-    """Stops the ranks with a checkpoint to change the group."""
+    """Stops the ranks, which first save a checkpoint, to change the group."""
     if situation.spec.elastic is None or not situation.running:
         return None
     current, wanted = _asked_for(situation), set(desired_workers(situation))
@@ -75,7 +75,7 @@ def grow_at(situation: Situation) -> float | None:
 
 
 def scheduled_workers(situation: Situation) -> tuple[int, ...]:
-    """Returns the workers whose pods live on a node, in rank order. Spares replace lost workers."""
+    """Returns the workers of the next attempt that have a living pod on a node, in rank order."""
     nowhere = frozenset(pod.uid for pod in situation.living.values() if pod.node is None)
     placed = {
         worker for worker, pod in situation.living.items() if pod.node is not None and pod.uid not in situation.leaving
@@ -93,7 +93,7 @@ def _can_grow(situation: Situation) -> bool:
 
 
 def _asked_for(situation: Situation) -> set[int]:
-    """Returns the attempt's workers without absent workers that the user no longer wants."""
+    """Returns the attempt's workers, except absent workers that the user no longer wants."""
     return set(situation.workers) - (situation.members.absent - set(desired_workers(situation)))
 
 

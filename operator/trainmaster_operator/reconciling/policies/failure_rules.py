@@ -1,7 +1,7 @@
 """Chooses the response to a failure (Restart, Ignore or Fail) from the job's rules, the reasons and the budget.
 
-The first matching rule applies. If no rule matches, `hang.action` decides about a hang, and `api.reasons` about other
-reasons. A disruption is never the job's fault, so rules and budget don't apply.
+The first matching rule applies. If no rule matches, `hang.action` decides about a hang, and `api.reasons` decides about
+all other reasons. A disruption is never the job's fault, so rules and budget don't apply.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from trainmaster_operator.api.v1alpha1 import Failure, JobSpec
 
 @dataclass(frozen=True)
 class FailureResponse:
-    """Restart is a counted restart, Ignore an uncounted one, and Fail ends the job with this reason and message."""
+    """A response restarts the ranks (Restart: counted, Ignore: uncounted), or ends the job for this reason (Fail)."""
 
     answer: Answer
     reason: str = ""

@@ -1,8 +1,8 @@
 """Absent ranks join a continued attempt after they have restarted. Until then, the others train without them.
 
-If a worker doesn't return, the others keep training. If it fails while it starts, the failure costs the same as in any
-attempt, and the worker is restarted after the back-off. If no restart is left, or the failure would end the job, the
-worker stays absent.
+If a worker doesn't return, the others keep training. If a worker fails while it starts, the failure counts as in any
+other attempt, and the worker is restarted after the back-off. If no restart is left, or the failure would end the job,
+the worker stays absent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trainmaster_operator.reconciling.policies.startup import pod_problems
 from trainmaster_operator.reconciling.transition import Transition
 from trainmaster_operator.wire.report import Report
 
-# Seconds until the cost of the preceding fault is known. Ranks that are ready by then join together.
+# Maximum seconds to wait until the cost of the preceding fault is known. Ranks that are ready by then join together.
 RECOVERED_WITHIN = 2.0
 # Seconds in which a continued attempt must form its group. Forming takes a fraction of a second, but each rank first
 # finishes its step, evaluation or save.
@@ -50,7 +50,7 @@ def leave_out(situation: Situation) -> Transition | None:
 
 
 def fall_back(situation: Situation) -> Transition | None:
-    """Restarts all ranks if the ranks of a continued attempt don't form their group in time."""
+    """Restarts all ranks if a continued attempt doesn't form its group in time."""
     due = falls_back_at(situation)
     if due is None or situation.now < due:
         return None
@@ -63,7 +63,7 @@ def fall_back(situation: Situation) -> Transition | None:
 
 
 def falls_back_at(situation: Situation) -> float | None:
-    """Returns the deadline for the ranks of a continued attempt to form their group, or None if they have formed it."""
+    """Returns the deadline for a continued attempt to form its group, or None if the group has formed."""
     if situation.status.continues is None or not situation.running or not situation.has_leaders_reports:
         return None
     if continuing.has_formed(situation):
@@ -91,9 +91,9 @@ def join(situation: Situation) -> Transition | None:
 
 
 def retry(situation: Situation) -> Transition | None:
-    """Restarts ranks that failed before they could join, or all ranks if some hang repeatedly.
+    """Restarts ranks that failed before they could join, or all ranks if some repeatedly hang before joining.
 
-    Ranks that hang may be waiting for the ranks that train.
+    All ranks restart then, because a rank that hangs may be waiting for the training ranks.
     """
     for report, due in _failed_to_join(situation):
         if due is None or situation.now < due:
@@ -148,7 +148,7 @@ def _lacks_ranks(situation: Situation) -> bool:
 
 
 def _failed_to_join(situation: Situation) -> Iterator[tuple[Report, float | None]]:
-    """Yields each report of ranks that ended before they could join, and the time of their restart or None."""
+    """Yields each report of ranks that ended before they could join, and the time at which they restart, or None."""
     if not _lacks_ranks(situation):
         return
     for worker in situation.members.incomplete:
@@ -156,7 +156,7 @@ def _failed_to_join(situation: Situation) -> Iterator[tuple[Report, float | None
         if report is None or not _speaks_of_absent_ranks(situation, report) or is_unresponsive_report(report):
             continue
         if pod is None or pod.uid != report.uid:
-            # The ranks of a new pod start without this policy.
+            # The ranks of a new pod start by themselves, without this policy.
             continue
         restarts, cause = situation.status.restarts, failure_of(situation, report)
         response = choose_response(situation.spec, cause, restarts)

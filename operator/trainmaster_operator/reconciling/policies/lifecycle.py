@@ -68,7 +68,7 @@ def success(situation: Situation) -> Transition | None:
 
 
 def suspend(situation: Situation) -> Transition | None:
-    """Suspends the job while `runPolicy.suspend` is true."""
+    """Keeps the job suspended while `runPolicy.suspend` is true."""
     if not situation.spec.run_policy.suspend:
         return None
     message = "runPolicy.suspend is true; set it to false to continue"
@@ -76,7 +76,7 @@ def suspend(situation: Situation) -> Transition | None:
 
 
 def resume(situation: Situation) -> Transition | None:
-    """Resumes a suspended job. A job that never ran is created like any other."""
+    """Resumes a suspended job. A job that was suspended before it ran starts like a new job."""
     status = situation.status
     if status.phase != "Suspended" or status.attempt == 0:
         return None

@@ -2,7 +2,8 @@
 
 When an attempt fails because of a lost pod, `attempts` puts a spare in its place. This policy covers two other cases: a
 pod has had no node for `nodes.lostAfterSeconds`, or an agent doesn't join the leader although its container seems to
-run. Then the node or its network has failed, and Kubernetes needs a minute and a half to end the node's pods.
+run. In the second case, the node or its network has failed, and Kubernetes needs a minute and a half to end the node's
+pods.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def stands_in_at(situation: Situation) -> float | None:
 
 
 def _for_silent(situation: Situation) -> Transition | None:
-    """Ends an attempt that a worker's agent hasn't joined, if a spare whose agent is connected can replace it."""
+    """Ends an attempt that a worker's agent hasn't joined, if a spare with a connected agent can replace the worker."""
     stream, joined = situation.observed.stream, situation.joined_agents
     if not situation.running or not stream.connected or stream.leader not in situation.workers:
         return None

@@ -1,4 +1,4 @@
-"""Opens an attempt with its workers, their pods, and the number of earlier ends of their containers.
+"""Opens an attempt and records its workers, their pods, and how often each pod's container has already ended.
 
 With a topology (`scheduling.topology`), workers of the same domain get neighbouring ranks, because the rings and trees
 of collectives follow the ranks. The ranks of such a job are held (attempt 0) until all pods have nodes and the nodes'
@@ -27,7 +27,7 @@ def open_attempt(
 
 
 def status_change(situation: Situation, workers: tuple[int, ...], going: frozenset[str] = frozenset()) -> StatusChange:
-    """Returns the change that opens the next attempt. Pods whose places are taken by spares are then replaced."""
+    """Returns the change that opens the next attempt. Pods that spares displace are replaced."""
     replaced = situation.leaving | situation.unresponsive | going if situation.has_spares else frozenset[str]()
     left_out = [pod.uid for worker, pod in situation.living.items() if worker not in workers]
     workers = in_rank_order(situation, workers)
@@ -58,14 +58,14 @@ def have_nodes(situation: Situation, workers: Iterable[int]) -> bool:
 
 
 def planned_stop(situation: Situation, reason: str, why: str, change: StatusChange) -> Transition:
-    """Returns the transition that stops all ranks, which have their full grace period to save a checkpoint."""
+    """Returns the transition that stops all ranks and gives them their full grace period to save a checkpoint."""
     until = to_text(situation.now + rank_grace_seconds(situation.spec))
     message = f"{why}; the ranks save a checkpoint and stop"
     return Transition("Restarting", reason, message, change | StatusChange(next_attempt_time=until))
 
 
 def has_stopped(situation: Situation) -> bool:
-    """Returns whether the ranks of every present worker have ended or never started, or its agent doesn't run."""
+    """Returns whether no present worker runs ranks: its ranks ended or never started, or its agent doesn't run."""
     pods = [situation.pods.get(worker) for worker in situation.members.present]
     reports = [situation.reports.get(worker) for worker in situation.members.present]
     return all(
@@ -75,7 +75,7 @@ def has_stopped(situation: Situation) -> bool:
 
 
 def worker_order(situation: Situation, workers: tuple[int, ...]) -> list[int]:
-    """Returns the workers' order to record, or an empty list if it can't differ from the order of the pods."""
+    """Returns the order of the workers for the status, or an empty list if it always equals the order of the pods."""
     spec = situation.spec
     ordered = spec.elastic is not None or spec.scheduling.topology is not None or situation.has_spares
     return list(workers) if ordered else []
@@ -106,7 +106,7 @@ def count_workers(workers: int) -> str:
 
 
 def in_rank_order(situation: Situation, workers: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the workers ordered by domain, then by index. Workers without a domain come last."""
+    """Returns the workers grouped by domain, and by index within a domain. Workers without a domain come last."""
     if situation.spec.scheduling.topology is None:
         return workers
     nodes = {worker: pod.node or "" for worker, pod in situation.pods.items()}
@@ -116,7 +116,7 @@ def in_rank_order(situation: Situation, workers: tuple[int, ...]) -> tuple[int, 
 
 
 def is_unordered(situation: Situation) -> bool:
-    """Returns whether the first attempt's order isn't known yet, so that its ranks must wait."""
+    """Returns whether the order of the first attempt's ranks isn't known yet, so that these must wait."""
     if situation.spec.scheduling.topology is None or situation.worker_uids:
         return False
     return situation.status.attempt <= 1 and situation.status.phase in (None, "Pending")

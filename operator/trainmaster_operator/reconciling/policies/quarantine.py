@@ -1,8 +1,9 @@
 """Quarantine makes the job avoid nodes that fail repeatedly (`failurePolicy.nodes.quarantineAfter`).
 
-Each failure that a machine may have caused counts against the node of the worker that failed first. At the limit, the
-node is added to `status.avoidedNodes`, and the worker's pod is replaced before the next attempt opens. Pods only prefer
-other nodes, because a job must not starve if every node is suspect. If the limit is 0, the counts are cleared.
+Each failure that a machine may have caused counts against the node of the worker that failed first. When the count
+reaches the limit, the node is added to `status.avoidedNodes`, and the worker's pod is replaced before the next attempt
+opens. Pods only prefer other nodes, because a job must not starve if every node is suspect. If the limit is 0, the
+counts are cleared.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from trainmaster_operator.reconciling.observed.situation import Situation
 from trainmaster_operator.reconciling.policies.attribution import HARDWARE
 from trainmaster_operator.reconciling.transition import NO_CHANGE, StatusChange
 
-# Reasons that a machine may cause. Memory and storage limits, programs and environments belong to the job.
+# Failures that a machine may cause. Memory limits, storage limits, programs and environments belong to the job.
 _OF_MACHINES = frozenset({"Signal", "Hung", "AgentLost", "NodeLost"})
-# SIGKILL doesn't come from a fault of the machine.
+# The exit code after SIGKILL, which doesn't come from a fault of the machine.
 _KILLED = 128 + 9
 MAX_NODES = 64
 
 
 def with_failure(situation: Situation, cause: Failure) -> StatusChange:
-    """Returns the counts of failures by node after a failure, and the nodes to avoid."""
+    """Returns the number of failures of each node, including this failure, and the nodes to avoid."""
     return _recount(situation, cause, 1)
 
 
@@ -42,7 +43,7 @@ def _recount(situation: Situation, failure: Failure, more: int) -> StatusChange:
 
 
 def forgive(situation: Situation) -> StatusChange:
-    """Clears the record when the user has set the limit to 0."""
+    """Clears the counts and the nodes to avoid if the user has set the limit to 0."""
     if situation.spec.failure_policy.nodes.quarantine_after > 0 or not situation.status.node_failures:
         return NO_CHANGE
     return StatusChange(node_failures={}, avoided_nodes=[])

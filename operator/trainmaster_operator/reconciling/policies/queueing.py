@@ -1,8 +1,9 @@
-"""Under Kueue (`scheduling.gang.scheduler: kueue`) the job is held like a suspended one until its Workload is admitted.
+"""Under Kueue (`scheduling.gang.scheduler: kueue`) the job is held like a suspended job until its Workload is admitted.
 
 The operator does what Kueue's own integrations do for a Job (pkg/controller/jobframework):
 
-- It creates the Workload, starts the job after its admission, and reports when all pods are ready and the job's end.
+- It creates the Workload, starts the job after its admission, and reports when all pods are ready and when the
+  job ends.
 - After an eviction (preemption, a stopped queue, `spec.active: false`) it suspends the job, which saves a checkpoint.
   After the last pod is gone, it releases the quota, and Kueue queues the Workload again.
 - If the number of requested workers changes, it creates a new Workload, because a Workload with quota can't be changed.
@@ -20,9 +21,10 @@ from trainmaster_operator.reconciling.observed.snapshot import ChildView, Worklo
 from trainmaster_operator.reconciling.transition import NO_WAIT, StatusChange, Transition
 from trainmaster_operator.rendering import scheduler_of
 
-# Evictions after which the Workload returns to its queue at once. For all others, Kueue decides by the reason in
-# `Requeued`. It waits until its back-off is over (AdmissionCheck, PodsReadyTimeout), the queue is open again, or the
-# Workload is active again (Kueue 0.15 to 0.18: pkg/controller/jobframework/reconciler.go, pkg/controller/core).
+# Evictions after which the Workload returns to its queue at once. For all others, Kueue reads the reason in the
+# `Requeued` condition, and waits until its own back-off is over (AdmissionCheck, PodsReadyTimeout), the queue is open
+# again, or the Workload is active again (Kueue 0.15 to 0.18: pkg/controller/jobframework/reconciler.go,
+# pkg/controller/core).
 _QUEUED_AGAIN = frozenset({"Preempted", "NodeFailures"})
 
 

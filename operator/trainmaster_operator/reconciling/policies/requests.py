@@ -1,11 +1,12 @@
-"""Users request a restart by new code (`spec.code.digest`) or a new value of an annotation, and stacks by another one.
+"""Users request a restart by new code (`spec.code.digest`) or by an annotation, and stacks by another annotation.
 
-For running ranks, this is a planned stop. Every rank gets SIGTERM and its full grace period to save a checkpoint, and
-the next attempt opens in the same pods as soon as all ranks have stopped. A back-off ends at once, because new code may
-fix the failure. A request counts neither as a restart nor as a disruption.
+If ranks are running, a restart on request is a planned stop. Every rank gets SIGTERM and its full grace period to save
+a checkpoint, and the next attempt opens in the same pods as soon as all ranks have stopped. A back-off ends at once,
+because new code may fix the failure. A request counts neither as a restart nor as a disruption.
 
 Everyone who can annotate a job can also request the stacks of its running ranks, at most once every few seconds. Such a
-request is recorded before it is sent, so if the operator ends between the two steps, the user must repeat it.
+request is recorded before it is sent, so if the operator is killed between the two steps, the user must repeat the
+request.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from trainmaster_operator.reconciling.transition import StatusChange, Transition
 
 # Number of a digest's characters that messages show.
 SHOWN_DIGEST = 12
-# Seconds between two requests for a job. Each request costs two writes: the status and the answers.
+# Minimum seconds between two requests for the stacks of a job. Each request costs two writes: the status and the
+# answers.
 STACKS_INTERVAL = 5.0
 
 
 def stop(situation: Situation) -> Transition | None:
-    """Stops the ranks with a checkpoint, because they have old code or a restart was requested."""
+    """Stops the ranks, which first save a checkpoint, because their code is old or a restart was requested."""
     asked = _asked(situation) if situation.running else None
     return None if asked is None else planned_stop(situation, *asked, StatusChange(stopping=True))
 

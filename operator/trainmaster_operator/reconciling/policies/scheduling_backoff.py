@@ -1,10 +1,11 @@
 """Scheduling backoff prevents deadlocks: a job with too few nodes gives up its nodes for a while.
 
-Without a gang scheduler, two jobs can each hold half of the accelerators, or of a ResourceQuota, forever. If a job
-holds nodes while some of its pods have had no node for a fifth of `startupSeconds` (three minutes by default; a cluster
-autoscaler needs two to four), or a quota prevents some pods, it is scaled to zero, waits, and tries again. The waits
-grow, with jitter from the job's uid, so that the same two jobs don't collide again. No attempt opens before all pods
-have nodes. An elastic job shrinks instead, if the workers with nodes are enough.
+Without a gang scheduler, two jobs can each hold half of the accelerators, or of a ResourceQuota, forever. In two cases,
+a job is scaled to zero, waits, and tries again: it holds nodes while some of its pods have had no node for a fifth of
+`startupSeconds` (three minutes by default; a cluster autoscaler needs two to four), or it has some pods while a quota
+prevents the creation of others. The waits grow, with jitter from the job's uid, so that the same two jobs don't collide
+again. No attempt opens before all pods have nodes. If enough workers of an elastic job have nodes, the job shrinks
+instead.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ from trainmaster_operator.reconciling.transition import StatusChange, Transition
 
 # Share of startupSeconds for which some pods may lack a node while others hold nodes.
 PATIENCE = 0.2
-# In seconds, and as shares of startupSeconds, so that a job with less time to start waits less too.
+# Waits in seconds and as shares of startupSeconds. The shorter one applies, so a job with less time to start waits
+# less.
 FIRST_WAIT, LONGEST_WAIT = 15.0, 240.0
 FIRST_SHARE, LONGEST_SHARE = 1 / 60, 4 / 15
-# Seconds. Within this time the operator touches the other job's StatefulSet, which then creates its pods.
+# Minimum wait in seconds after a quota was exceeded. Within this time the operator touches the other job's StatefulSet,
+# which then creates its pods.
 QUOTA_WAIT = 10.0
 
 

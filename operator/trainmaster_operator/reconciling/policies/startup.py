@@ -1,8 +1,9 @@
 """Reports problems that prevent workers from starting, and limits the time for the start.
 
 No job may hold GPUs forever. If some ranks aren't up `startupSeconds` after their attempt was opened, the job fails
-with the gravest problem. Problems that waiting can't solve (an invalid image name, a missing program) end it at once.
-For a gang, this time begins when its pods have nodes, and only `gang.timeoutSeconds` limits the wait before that.
+with the gravest problem. Problems that waiting can't solve (an invalid image name, a missing program) end the job at
+once. For a gang, `startupSeconds` begins when its pods have nodes, and only `gang.timeoutSeconds` limits the wait
+before that.
 
 A job that gives up its nodes (`scheduling_backoff`) and requests them again is still starting, so `startupSeconds`
 keeps running. Until all pods have nodes again, the last problem is still reported.
@@ -76,7 +77,7 @@ def deadline(situation: Situation) -> Transition | None:
 
 
 def due_at(situation: Situation) -> float | None:
-    """Returns when the job fails if its ranks aren't up by then, or None."""
+    """Returns the deadline for the job's ranks to be up, or None."""
     if not situation.starting:
         return None
     began, (seconds, _) = began_at(situation), _limit(situation)
@@ -84,7 +85,7 @@ def due_at(situation: Situation) -> float | None:
 
 
 def _limit(situation: Situation) -> tuple[float | None, str]:
-    """Returns the seconds that the startup may take, and the message when they are over."""
+    """Returns the seconds that the startup may take, and the message if the startup takes longer."""
     gang, is_delayed = situation.spec.scheduling.gang, bool(situation.observed.refused_writes)
     if gang is not None and not is_delayed and not any(pod.node is not None for pod in situation.living.values()):
         seconds = gang.timeout_seconds
@@ -113,7 +114,7 @@ def gravest_problem(situation: Situation) -> StartProblem | None:
 
 
 def _remembered_problem(situation: Situation) -> StartProblem | None:
-    """Returns the last problem of a job that gave up its nodes and hasn't got all of them again.
+    """Returns the last problem of a job that gave up its nodes and doesn't have all nodes again.
 
     Such a job has no pods, or new pods without messages from the scheduler.
     """
@@ -150,7 +151,7 @@ def _can_never_be_made(situation: Situation, problem: RefusedWrite) -> bool:
     """Returns whether the API server will always refuse to create a child, because the child is invalid.
 
     If only a change is refused, the job may start with the existing child. A refusal by a policy of the cluster doesn't
-    count, because policies change. Its message shows it, but its code doesn't: webhooks choose their codes (400 by
+    count, because policies change. Only the message shows such a refusal, because webhooks choose their codes (400 by
     default; Kyverno's is 400), and a ValidatingAdmissionPolicy's default reason is Invalid (k8s.io/apiserver:
     pkg/admission/plugin/webhook/errors/statuserror.go, pkg/admission/plugin/policy/validating).
     """
@@ -208,7 +209,7 @@ def _missing(situation: Situation) -> str:
 
 
 def _why_absent(situation: Situation, pod: str) -> str:
-    """Names the object whose events explain a missing pod: its StatefulSet, if that exists."""
+    """Returns where to find the reason for a missing pod: its StatefulSet's events, or else the operator's log."""
     name = pod.rpartition("-")[0]
     own = (child for child in situation.observed.children if child.owner_uid == situation.job.uid)
     if any((child.kind, child.name) == ("StatefulSet", name) for child in own):

@@ -57,7 +57,7 @@ def with_invalid_spec(job: Job, invalid: InvalidSpec, now: float, *, is_accepted
     """Returns the status of a job whose spec is invalid.
 
     A job that was never accepted fails, because most of a spec can't be changed. For an accepted job, only a condition
-    reports the problem. Its pods stay, and it continues once its spec is corrected.
+    reports the problem. Its pods stay, and the job continues once its spec is corrected.
     """
     put = partial(with_condition, reason=INVALID_SPEC, message=invalid.message, now=now, generation=job.generation)
     conditions = put(job.status.conditions, "Accepted", "False")
@@ -72,7 +72,7 @@ def with_invalid_spec(job: Job, invalid: InvalidSpec, now: float, *, is_accepted
 
 
 def unreadable(job: Job, now: float) -> JobStatus:
-    """Returns the status of a job whose status can't be parsed, where only a condition reports this."""
+    """Returns the status of a job whose status can't be parsed: the same status, with a condition that reports this."""
     why = job.unreadable or ""
     conditions = with_condition(
         job.status.conditions, "Accepted", "False", "Unreadable", why, now=now, generation=job.generation
@@ -90,7 +90,7 @@ def _counts(situation: Situation, transition: Transition) -> WorkerCounts:
     finished = frozenset() if opened else situation.finished
     up = frozenset() if opened else situation.up - finished
     failed = {worker for worker, report in situation.reports.items() if report.state in ("Failed", "Stopped")}
-    # The next attempt uses the other ready spares.
+    # The other ready spares become workers of the next attempt.
     spares = [spare for spare in ready_spares(situation) if spare not in transition.change.worker_order]
     return WorkerCounts(
         desired=len(desired_workers(situation)),

@@ -28,8 +28,8 @@ def due_progress(situation: Situation, *, is_terminal: bool) -> Progress | None:
     if old is None or new is None or is_terminal or old.section != new.section:
         return new
     published = to_seconds(old.reported_at)
-    # Compared with the clock and not with the newest report, which may be the last one if the ranks hang. abs()
-    # prevents a long wait after the clock was set back.
+    # Compare with the clock, not with the newest report, which may be the last one if the ranks hang. abs() prevents
+    # a long wait after the clock was set back.
     is_young = published is not None and abs(situation.now - published) < INTERVAL
     return old if is_young else new
 
@@ -76,7 +76,7 @@ def newest_progress(situation: Situation) -> Progress | None:
 
 
 def is_of_current_ranks(status: JobStatus, attempt: int | None) -> bool:
-    """Returns whether an attempt is the current one, or one that the current one continues."""
+    """Returns whether an attempt is the current attempt, or one that the current attempt continues."""
     began = status.attempt if status.continues is None else status.continues
     return attempt is not None and began <= attempt <= status.attempt
 
@@ -84,7 +84,7 @@ def is_of_current_ranks(status: JobStatus, attempt: int | None) -> bool:
 def _news_at(situation: Situation) -> str | None:
     """Returns the time of the current attempt's newest report if the report isn't published yet.
 
-    Every pass calls this, so it doesn't read the progress of each rank. A job may have thousands of ranks.
+    Every pass calls this function, so it doesn't read the progress of each rank: a job may have thousands of ranks.
     """
     observed, published, at = situation.observed, situation.status.progress, situation.observed.progress_at
     if observed.progress_attempt != situation.status.attempt or at is None or not any(observed.progress.values()):
@@ -131,7 +131,7 @@ def _repeated_steps(situation: Situation, failure: Failure) -> int | None:
 
 
 def _recovery_times(recoveries: list[Recovery], repeated_steps: int | None) -> RecoveryTimes:
-    """Returns the parts of the recovery. Each part ends when the slowest worker has finished it."""
+    """Returns the durations of a recovery's parts. Each part ends when the slowest worker has finished it."""
     reached = 0.0
     parts: dict[str, Any] = {}
     for part in Recovery._fields:

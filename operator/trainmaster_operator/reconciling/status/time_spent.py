@@ -1,9 +1,9 @@
 """`book_time` assigns a job's time since the last status to categories (`status.timeSpent`).
 
-Time is booked when a status is written for another reason, so accounting costs no write. It uses times that outlive an
-operator: those of pods, conditions and containers, and of the agents' reports. The sum of the categories is always the
-time from `startTime` to `until`, the end of the booked time, in integer milliseconds. The newest report is compared
-with the last published progress (`status.progress`).
+Time is booked when a status is written for another reason, so accounting costs no write. It uses timestamps that
+outlive an operator: those of pods, conditions and containers, and of the agents' reports. The sum of the categories is
+always the time from `startTime` to `until`, the end of the booked time, in integer milliseconds. The newest report is
+compared with the last published progress (`status.progress`).
 
 - **Before the first step**, the slowest worker counts: when its pod was created, had a node, ran, and its ranks were
   up.
@@ -11,13 +11,13 @@ with the last published progress (`status.progress`).
   evaluation are booked. The rest is recompute up to the furthest step of any attempt, and productive beyond it. An
   interval without a finished step stays open, because a long step can't be distinguished from a hang.
 - **A continued attempt** is the same training, so booking continues where it was.
-- **A failed attempt** lost the time since its last report. It is recompute up to the length of a step, and a stall
-  beyond that. If the reason is Hung, all of the time is a stall.
+- **A failed attempt** lost the time since its last report. Up to CUT_STEPS or CUT_SECONDS, this time is recompute.
+  Beyond that, it is a stall. If the reason is Hung, all of it is a stall.
 - **Without an operator**, nothing is booked until the leader's last report shows the progress in between. If the
   attempt has ended, the time is `unobserved`.
 
-Clocks jump and differ. Every time is limited to the interval that is booked, so nothing is booked twice or negatively.
-If the clock is behind the booked time, nothing is booked until it has caught up.
+Clocks jump and differ. Every timestamp is limited to the interval that is booked, so nothing is booked twice or
+negatively. If the clock is behind the booked time, nothing is booked until it has caught up.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from trainmaster_operator.reconciling.status.progress import is_of_current_ranks
 from trainmaster_operator.reconciling.transition import StatusChange, condition
 from trainmaster_operator.wire.ranks import RankProgress
 
-# Seconds. If the booked time is further ahead of the clock than this, the clock was wrong while it was booked.
+# Seconds. If the booked time is further ahead of the clock than this, the clock was wrong at the booking.
 LONGEST_WAIT_FOR_THE_CLOCK = 3600.0
 # Maximum work that a failure interrupted, in steps, or in seconds for short steps (reports are a second apart). Time
 # beyond this limit was a stall.
@@ -44,7 +44,7 @@ _WAITS = ("data", "checkpoint", "evaluate")
 
 
 def book_time(before: Situation, after: JobStatus) -> JobStatus:
-    """Returns the status with the time booked.
+    """Returns the new status, in which the time since the old status is booked.
 
     `before` contains the observations of the pass and the old status. `after` is the status after the pass, with the
     newest progress.
@@ -69,7 +69,7 @@ def goodput(time: TimeSpent) -> float | None:
 
 @dataclass
 class _Books:
-    """The sums in milliseconds up to the time `cursor`. They only grow."""
+    """The sums in milliseconds up to the time `cursor`. They only grow, except in `turn_back`."""
 
     cursor: int
     sums: dict[str, int]
@@ -197,7 +197,7 @@ def _until_pods_run(books: _Books, before: Situation, stop: int, first: str) -> 
 
 
 def _until_last_report(books: _Books, latest: _Latest | None, stop: int) -> None:
-    """Books the time until the newest report, if a step or a section without a counter has ended since."""
+    """Books the time until the newest report, if a step or an uncounted section has ended since the previous report."""
     if latest is None:
         return
     first = latest.first
@@ -222,7 +222,7 @@ def _steps(books: _Books, latest: _Latest, step: int, reach: int) -> None:
     for name, seconds in waits.items():
         booked = max(min(_milliseconds(seconds) or 0, reach - books.cursor), 0)
         books.book(name, books.cursor + booked)
-        # The rest of the wait doesn't fit into this interval and is booked in the next.
+        # The rest of the wait doesn't fit into this interval and is booked in the next one.
         books.waits[name] = round(books.waits.get(name, 0.0) + booked / 1000, 3)
     furthest = books.furthest or 0
     # If the step is lower than before, the loop rolled back by itself.
@@ -233,7 +233,7 @@ def _steps(books: _Books, latest: _Latest, step: int, reach: int) -> None:
 
 
 def _since_the_first_began(first: RankProgress, waits: dict[str, float], steps: int, reach: int) -> int:
-    """Returns the milliseconds of an attempt's first steps with the waits between them, or 0 if unknown."""
+    """Returns the duration of an attempt's first steps and the waits between them [ms], or 0 if unknown."""
     if first.step_seconds is not None:
         # `step_seconds` includes the wait for data.
         beside = waits.get("checkpoint", 0.0) + waits.get("evaluate", 0.0)
