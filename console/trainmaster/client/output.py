@@ -109,7 +109,7 @@ async def kept_logs_or_none(output: Output, name: str) -> dict[int, KeptLog]:
 
 
 class Container(NamedTuple):
-    """Container is a container of a worker. Its log is one stream."""
+    """Container identifies one start of a worker's container. Each start has a log of its own."""
 
     worker: int
     pod: str
