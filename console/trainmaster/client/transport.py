@@ -64,7 +64,7 @@ class Transport(Protocol):
 
 
 class AsyncTransport(Protocol):
-    """AsyncTransport is the interface of `AsyncJobClient`'s connection: coroutines like `Transport`'s methods, and more."""
+    """AsyncTransport is the interface of `AsyncJobClient`'s connection: `Transport` as coroutines, and more methods."""
 
     async def request(self, method: str, path: str, **options: Unpack[RequestOptions]) -> Any: ...
     def lines(
