@@ -109,7 +109,7 @@ async def kept_logs_or_none(output: Output, name: str) -> dict[int, KeptLog]:
 
 
 class Container(NamedTuple):
-    """Container identifies one start of a worker's container. Each start has a log of its own."""
+    """Container identifies one run of a worker's container. Each run has its own log."""
 
     worker: int
     pod: str

@@ -98,7 +98,7 @@ def address_of(kubeconfig: str | None = None, context: str | None = None) -> Ser
 
 
 def for_viewer(server: Server, token: str) -> Server:
-    """Returns the server with a viewer's token. `server` must be without credentials, as from `address_of`."""
+    """Returns the server with a viewer's token. Get `server` from `address_of`: it must contain no credentials."""
     return replace(server, authorization=Fixed(f"Bearer {token}"))
 
 
@@ -109,7 +109,10 @@ def require_socks(place: str, server: Server) -> None:
 
 
 def server_for(kubeconfig: str | os.PathLike[str] | None, context: str | None) -> Server:
-    """Returns the server as `find_server` does, but errors name arguments. Raises NoCluster and InvalidRequest."""
+    """Returns the server as `find_server` does. Raises NoCluster and InvalidRequest.
+
+    The messages name Python arguments (`context=`) instead of options (`--context`).
+    """
     if kubeconfig is not None:
         require("kubeconfig", kubeconfig, (str, os.PathLike), "the path of a file")
         kubeconfig = os.fspath(kubeconfig)

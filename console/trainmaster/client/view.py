@@ -183,7 +183,7 @@ class JobView:
 
     @property
     def outcome(self) -> str:
-        """Returns the line that a command prints after waiting for the job, such as "my-job: Failed (OOMKilled)"."""
+        """Returns the line that a command prints after its wait, such as "my-job: Failed (Error of rank 1)"."""
         return f"{self.name}: {self.phase}" + (f" ({self.failure})" if self.failure else "")
 
     @property

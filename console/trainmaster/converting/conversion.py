@@ -143,7 +143,8 @@ def _checked(draft: Draft, leaves: Sequence[Field]) -> list[Problem]:
 def _that_can_go(draft: Draft, taken_out: dict[str, Problem]) -> Iterator[tuple[Problem, Path]]:
     """Yields each problem that a removal can solve, with the path to remove.
 
-    This is the path of the invalid field. If a field that was removed is required, it is the path of its parent.
+    This is the path of the invalid field. If a removed field is required, it is the path of that
+    field's parent.
     """
     there = {dotted(path): path for path in paths(draft.job)}
     for problem in _problems(draft):

@@ -1,4 +1,4 @@
-"""Converts a JobSet (jobset.x-k8s.io/v1alpha2). Its training replicatedJobs become a job, and its others become Jobs.
+"""Converts a JobSet (jobset.x-k8s.io/v1alpha2). Its training replicatedJobs become a job, and the others become Jobs.
 
 ReplicatedJobs with the same program train together, as groups if their resources differ. If there are several programs,
 one of them trains. It is chosen by these criteria, in this order: it uses accelerators, torchrun starts it, it depends

@@ -275,6 +275,9 @@ def _problem(status: Mapping[str, Any]) -> str:
 
 
 def _delete(objects: Objects, name: str, uid: str | None = None) -> None:
-    """Tries to delete an object; with `uid`, at once and only if the uid matches. The next upload tries again."""
+    """Tries to delete an object. If this fails, the next upload deletes the object.
+
+    With `uid`, the object is deleted at once, and only if it has this uid.
+    """
     with suppress(ClientError):
         objects.delete(name, uid, gracePeriodSeconds=0)

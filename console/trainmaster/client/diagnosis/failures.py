@@ -1,4 +1,7 @@
-"""Explains why the newest attempt ended: names the rank that failed first, its node, and its last lines or its hang."""
+"""Explains why the newest attempt ended.
+
+The explanation names the rank that failed first, its node, and its last lines or the place where it hung.
+"""
 
 from __future__ import annotations
 
@@ -144,7 +147,10 @@ def _program(situation: Situation, ending: Ending) -> str:
 
 
 def _ending(failure: Failure, evidence: AttemptEvidence | None, log: str) -> Ending | None:
-    """Returns the ending in the culprit's log, or if it only lost its peers, the ending in another worker's error."""
+    """Returns the error that ends the culprit's log, or None.
+
+    If the log shows no error and the culprit only lost contact with others, the other workers' reports are searched.
+    """
     own = read_ending(log)
     if own is not None or evidence is None or failure.reason not in ("PeerLost", "AgentLost", "MasterUnreachable"):
         return own

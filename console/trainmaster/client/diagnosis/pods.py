@@ -1,4 +1,6 @@
-"""Explains why pods that have a node don't train, by their node, volumes, images, containers or ranks.
+"""Explains why pods that have a node don't train.
+
+The cause can be the node, a volume, an image, a container, or ranks that don't start.
 
 The patterns match messages of the kubelet, the attach-detach controller, containerd, CRI-O and registries.
 """

@@ -1,4 +1,7 @@
-"""Explains whether a training job lacks ranks, is slow (by status.timeSpent or due to a slow rank), or is healthy."""
+"""Explains whether a training job lacks ranks, is slow or is healthy.
+
+A job counts as slow if status.timeSpent shows a large loss, or if one rank is much slower than the others.
+"""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ FIGURES = ("stepSeconds", "gradNorm", "loss")
 FINEST_SECONDS = 0.5
 # Maximum number of points in a piece. Such a piece takes about a megabyte.
 PIECE_POINTS = 5_000
-# Pieces are planned to contain this share of the limit: one point beyond the limit would halve the resolution.
+# Pieces are planned for this share of the maximum, because one point beyond the maximum would halve the resolution.
 FILLED = 0.9
 Columns = dict[str, list[Any]]
 # A function that requests the series between two times.
