@@ -108,7 +108,7 @@ async def announced_prefix(transport: AsyncTransport) -> str:
 
 
 def _bearer(authorization: Authorization) -> Authorization:
-    """Wraps an authorization so that a call returns only bearer tokens. It raises NoWay for others, and KubeconfigError."""
+    """Wraps an authorization so that it returns only bearer tokens. Raises NoWay for others, and KubeconfigError."""
 
     def header() -> str:
         found = authorization()
