@@ -1,17 +1,17 @@
 """The Python SDK submits, waits for, reads and steers training jobs.
 
-1. `jobs` defines `JobClient`: start there. `errors` defines the client's exceptions, and `job` the objects that it
-   returns and the checks of arguments.
-2. `async_jobs` defines `AsyncJobClient`, whose methods both clients share; `watching` and `metrics` belong to it.
-   `blocking` runs the methods without an event loop. `logs` reads a job's output as one stream, `output` reads the logs
-   of single pods, and `time_order` sorts the lines.
-3. `functions` defines `train`, which makes a job from a function. `view` computes the figures and sentences of a job.
-4. `transport` sends the requests, and tests replace it; `asynchronous` sends them from coroutines. `server` finds the
-   API server, its TLS settings, proxy and credentials. `answers` turns HTTP answers into results and errors.
-   `objects` reads values of raw objects. `permission` asks whether a user may do something. `sentences` words messages
-   about suspended jobs.
+1. Start with `jobs`, which defines `JobClient`. `errors` defines the client's exceptions. `job` defines the objects
+   that the client returns, and the checks of arguments.
+2. `async_jobs` defines `AsyncJobClient`, whose methods both clients share; `watching` and `metrics` implement some of
+   these methods. `blocking` runs the methods without an event loop. `logs` reads a job's output as one stream, `output`
+   reads the logs of single pods, and `time_order` sorts the lines of several logs by time.
+3. `functions` defines `train`, which makes a job from a function. `view` computes the figures and sentences that
+   describe a job.
+4. `transport` sends the requests; `asynchronous` sends them from coroutines. `server` finds the API server, its TLS
+   settings, proxy and credentials. `answers` turns HTTP answers into results and errors. `objects` reads values from
+   raw objects. `permission` asks whether a user may do something. `sentences` writes messages about suspended jobs.
 5. `history` reads recorded jobs.
-6. `code` uploads the user's code without an image.
+6. `code` uploads the user's code, so that no image must be built for it.
 7. `gathering` reads a job and the objects around it, from which `diagnosis` explains the job's state.
 """
 
@@ -66,7 +66,7 @@ _OF_FUNCTIONS = ("JobHandle", "TrainOptions", "train")
 
 
 def __getattr__(name: str) -> Any:
-    """Imports `functions` only on first use, so that commands that only ask the API server start faster."""
+    """Imports `functions` on first use, so that commands that don't need it start faster."""
     if name not in _OF_FUNCTIONS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from trainmaster.client import functions

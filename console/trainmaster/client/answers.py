@@ -1,4 +1,4 @@
-"""`Reader` turns an API server's answer, or the lack of one, into decoded JSON or one of our errors."""
+"""`Reader` turns an API server's answer, or a failed request, into decoded JSON or one of our errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ NO_SUCH_PATH = b"404 page not found"
 _JOB = re.compile(rf"/apis/{re.escape(GROUP)}/[^/]+/namespaces/(?P<namespace>[^/]+)/{PLURAL}/(?P<name>[^/]+)")
 # Requests that the API server forwards to a pod.
 _POD_PROXY = re.compile(r"/api/v1/namespaces/[^/]+/pods/(?P<pod>[^/:]+)[^/]*/proxy/")
-# If a field is missing or has the wrong type, the API server skips the CEL rules and adds a cause that reports this.
+# If a field is missing or has the wrong type, the API server skips the CEL rules and adds a cause that reports the
+# skipped rules.
 _UNCHECKED_RULES = (
     r"<nil>: Invalid value: (?:null|\"null\"|\"\"): some validation rules were not checked because the object was "
     "invalid; correct the existing errors to complete validation"
@@ -64,7 +65,7 @@ class Reader:
 
     @property
     def who(self) -> str:
-        """Returns the subject of a message's sentence."""
+        """Returns the server as the subject of a sentence."""
         return f"The cluster at {self.address}"
 
     def decoded(self, answer: Answer) -> dict[str, Any]:
@@ -78,7 +79,7 @@ class Reader:
         return found
 
     def refusal(self, answer: Answer, path: str) -> ClientError:
-        """Returns the API server's Status as one of our errors, with its own message."""
+        """Returns one of our errors for an answer that reports a failure."""
         status, found = answer.status, answer.status_object
         message = _message(found, status) if found else ""
         if not found and (proxied := _POD_PROXY.match(path)):
@@ -93,7 +94,7 @@ class Reader:
             and path.startswith(f"/apis/{GROUP}/")
             and (answer.body.strip() == NO_SUCH_PATH or "could not find the requested resource" in message)
         ):
-            # The cluster serves no type of the group, so the answer names no object.
+            # The cluster serves no type of our group. The answer is about the type, not about a single object.
             return JobNotFound(
                 "this cluster doesn't know DistributedTrainingJobs: install Trainmaster, or only the custom resource "
                 f"({INSTALL_CRD})"
@@ -166,7 +167,7 @@ def _message(status: Mapping[str, Any], code: int) -> str:
 
 
 def innermost(error: BaseException) -> str:
-    """Returns the message of the innermost exception in a chain, which is the shortest."""
+    """Returns the message of the innermost exception in a chain, because it is the shortest."""
     while isinstance(reason := getattr(error, "reason", None), BaseException) or (
         error.args and isinstance(reason := error.args[-1], BaseException)
     ):
@@ -181,6 +182,6 @@ def innermost(error: BaseException) -> str:
 
 
 def beginning(body: bytes) -> str:
-    """Returns the beginning of an answer in one line, for a message."""
+    """Returns the beginning of an answer as one line, which a message can quote."""
     text = " ".join(body.decode("utf-8", "replace").split())
     return text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}..."

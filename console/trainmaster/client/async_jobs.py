@@ -87,7 +87,7 @@ class AsyncJobClient(Output):
             await self._close()
 
     async def submit(self, manifest: Mapping[str, Any], *, replace: bool = False) -> TrainingJob:
-        """Creates a job, or with `replace` applies it (server-side). Raises JobExists, InvalidRequest."""
+        """Creates a job; with `replace`, uses server-side apply. Raises JobExists and InvalidRequest."""
         require("manifest", manifest, Mapping, "the job as a mapping, such as yaml.safe_load makes of a file's text")
         body = {"apiVersion": API_VERSION, "kind": KIND, **manifest}
         problem = check_size(body["spec"]) if isinstance(body.get("spec"), Mapping) else None
@@ -106,7 +106,7 @@ class AsyncJobClient(Output):
         return await read_job(self.transport, self.namespace, name)
 
     async def list(self, *, all_namespaces: bool = False, selector: str | None = None) -> list[TrainingJob]:
-        """Returns the jobs of the namespace, or of all namespaces, sorted by name. `selector` selects by labels."""
+        """Returns the jobs of one or all namespaces, sorted by namespace and name. `selector` is a label selector."""
         path = collection_path(None if all_namespaces else self.namespace)
         answer = await self.transport.request("GET", path, query=label_query(selector))
         jobs = [TrainingJob.of(item) for item in items_of(answer)]
@@ -136,7 +136,7 @@ class AsyncJobClient(Output):
             raise InvalidRequest(
                 f"Job {name} has ended ({job.phase}), and ended jobs never train again: submit it again."
             )
-        # A timestamp is readable, and microseconds make each request different.
+        # People can read a timestamp, and its microseconds make each request different.
         return await self.merge(name, {"metadata": {"annotations": {RESTART_ANNOTATION: to_micro_text(time.time())}}})
 
     async def merge(self, name: str, patch: Mapping[str, Any]) -> TrainingJob:
@@ -152,7 +152,7 @@ class AsyncJobClient(Output):
     def watch_all(
         self, *, all_namespaces: bool = False, selector: str | None = None
     ) -> AsyncGenerator[tuple[TrainingJob, bool], None]:
-        """Yields all jobs, then each changed or deleted job, forever. The flag is True if the job was deleted."""
+        """Yields all jobs, then each new, changed or deleted job, forever. The flag is True if the job was deleted."""
         return watch_jobs(self.transport, None if all_namespaces else self.namespace, selector)
 
     async def wait(
@@ -162,7 +162,7 @@ class AsyncJobClient(Output):
         until: Callable[[TrainingJob], bool] = lambda job: job.finished,
         timeout: float | None = None,
     ) -> TrainingJob:
-        """Waits until a job has ended or `until` is True. Raises WaitTimeout, and JobNotFound if it is deleted."""
+        """Waits until `until` is True for a job (by default, until its end). Raises WaitTimeout and JobNotFound."""
         require_name(name)
         require_seconds("timeout", timeout)
         if not callable(until):
@@ -224,7 +224,8 @@ class AsyncJobClient(Output):
         """Returns a job's recorded curves as columns (docs/history-exports.md), even after the job is deleted.
 
         Raises JobNotFound if the job wasn't recorded. `uid` selects an earlier job with the same name. `history` is the
-        address of a history other than the cluster's. `token` is needed if the kubeconfig contains no token.
+        address of a history service; the default is the cluster's own. `token` is needed if the kubeconfig contains no
+        token.
         """
         from trainmaster.client.history import curves, history_beside
 

@@ -35,7 +35,7 @@ MOST_REFUSAL = 65_536
 
 
 class AiohttpTransport:
-    """AiohttpTransport sends requests in the event loop of the first one. Transports may share a server's connector."""
+    """AiohttpTransport sends all requests in the event loop of the first request. Transports may share a connector."""
 
     # Session options, and the size limit of an answer (bytes). Subclasses that serve many users set them.
     session_options: Mapping[str, Any] = {}
@@ -44,7 +44,7 @@ class AiohttpTransport:
     def __init__(
         self, server: Server, connector: aiohttp.BaseConnector | None = None, *, reader: Reader | None = None
     ) -> None:
-        """`reader` creates the errors if the server isn't a Kubernetes API server."""
+        """`reader` turns answers into errors. It is needed if the server isn't a Kubernetes API server."""
         if (server.proxy or "").startswith("socks"):
             raise NoCluster("The asynchronous client uses no SOCKS proxy; use JobClient, or a proxy of HTTP.")
         self.server = server
@@ -73,7 +73,7 @@ class AiohttpTransport:
                 async for line in lines:
                     yield line
         except (aiohttp.ClientError, TimeoutError, OSError):
-            # The connection broke or was silent. The caller resumes after the last line that it received.
+            # The connection broke or was silent for too long. The caller resumes after the last line that it received.
             return
         finally:
             response.close()
@@ -160,7 +160,7 @@ class AiohttpTransport:
             return await asyncio.to_thread(request_headers, self.server, content_type)
 
     async def _whole(self, response: aiohttp.ClientResponse, cut_at: float = math.inf) -> Answer:
-        """Returns an answer, cut at `cut_at` bytes. Raises NoCluster if the answer is incomplete or too large."""
+        """Returns an answer, cut at `cut_at` bytes. Raises NoCluster if it is incomplete or exceeds `most_bytes`."""
         body = bytearray()
         try:
             async for chunk in response.content.iter_any():

@@ -1,7 +1,7 @@
 """Runs coroutines without an event loop, over a transport whose calls block.
 
-A coroutine that awaits only such a transport never yields control, so a single `send` runs it to the end. Commands
-needn't import asyncio, and no event loop is nested in a notebook's own loop.
+A coroutine that awaits only such a transport never yields control, so a single `send` runs it to the end. So
+commands needn't import asyncio, and a notebook, which has its own event loop, doesn't get a second one inside it.
 """
 
 from __future__ import annotations

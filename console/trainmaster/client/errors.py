@@ -16,7 +16,7 @@ class JobNotFound(ClientError):
 
 
 class JobExists(ClientError):
-    """A job of that name already exists."""
+    """A job of this name already exists."""
 
 
 class InvalidRequest(ClientError):
@@ -24,7 +24,7 @@ class InvalidRequest(ClientError):
 
 
 class NotAllowed(ClientError):
-    """The user lacks a permission; the message names it."""
+    """The user lacks a permission, which the message names."""
 
 
 class NotKnown(NotAllowed):
@@ -32,7 +32,7 @@ class NotKnown(NotAllowed):
 
 
 class WaitTimeout(ClientError):
-    """The job hasn't reached the state in time. `phase` is the phase that it was in."""
+    """The job didn't reach the expected state in time. `phase` is the job's last known phase."""
 
     def __init__(self, message: str, phase: str) -> None:
         super().__init__(message)

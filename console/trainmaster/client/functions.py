@@ -1,4 +1,4 @@
-"""`train` turns a function into a job: it sends only the function's source and arguments, as the two files of a job.
+"""`train` turns a function into a job. It sends only the function's source and arguments, as two files.
 
 Nothing is pickled, so a job's code stays readable and runs with the image's own Python and libraries.
 """
@@ -27,7 +27,7 @@ from trainmaster_operator.api.v1alpha1 import API_VERSION, DEFAULT_IMAGE, KIND, 
 
 MODULE = "training_function"
 SCRIPT = "run_function.py"
-# Length limit of the function's part of a job's name, in characters.
+# A job's name begins with at most this many characters of the function's name.
 _MAX_NAME = 40
 # Names that exist in every module without a definition.
 _GIVEN = frozenset(dir(builtins)) | {"__name__", "__file__", "__doc__", "__package__", "__spec__", "__loader__"}
@@ -173,7 +173,7 @@ def bundle(function: Callable[..., Any], arguments: Mapping[str, Any], imports: 
 
 @dataclass(frozen=True)
 class FunctionSource:
-    """FunctionSource is a function's text without decorators, and the values that it uses of enclosing functions."""
+    """FunctionSource is a function's text without decorators, and the values that it uses from enclosing functions."""
 
     name: str
     text: str
@@ -201,7 +201,7 @@ class FunctionSource:
 
 
 def function_source(function: Callable[..., Any]) -> FunctionSource:
-    """Returns the source of a plain function. Raises InvalidRequest if it can't run alone."""
+    """Returns the source of a plain function. Raises InvalidRequest if the function can't run alone."""
     wrapped = inspect.unwrap(function)
     name = getattr(wrapped, "__name__", type(wrapped).__name__)
     if not inspect.isfunction(wrapped):
@@ -233,7 +233,7 @@ def function_source(function: Callable[..., Any]) -> FunctionSource:
 
 
 def _enclosed(function: Any, name: str) -> dict[str, Any]:
-    """Returns the variables of enclosing functions that a function uses. Their values become part of the text."""
+    """Returns the variables of enclosing functions that a function uses, and their values."""
     found = {}
     for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
@@ -253,7 +253,7 @@ def _enclosed(function: Any, name: str) -> dict[str, Any]:
 
 def _undefined(text: str) -> Iterator[str]:
     """Yields each undefined name that a module's functions use, apart from annotations."""
-    # The text's import from __future__ keeps annotations out of the table.
+    # The text imports `annotations` from __future__, so the symbol table contains no annotations.
     module = symtable.symtable(text, "function", "exec")
     symbols = module.get_symbols()
     own = {one.get_name() for one in symbols if one.is_assigned() or one.is_imported() or one.is_namespace()}
@@ -283,7 +283,7 @@ def _what(value: object) -> str:
 
 
 def is_literal(value: object, depth: int = 0) -> bool:
-    """Returns whether evaluating a value's `repr` gives the value. The `repr` of subclasses may differ."""
+    """Returns whether evaluating a value's `repr` gives the value. False for subclasses, whose `repr` may differ."""
     kind = type(value)
     if value is None or kind in (bool, int, str, bytes):
         return True

@@ -1,7 +1,8 @@
 """`gather` reads a job and the objects that explain its state, in two rounds of simultaneous requests.
 
-The first round's pods, StatefulSets and evidence decide whether the second reads the queue, gang, nodes, claims, events
-and logs. Lists are bounded, nothing is written, and the situation names objects that the user may not read.
+The first round reads pods, StatefulSets and evidence. They decide which of the queue, gang, nodes, claims, events and
+logs the second round reads. Lists are bounded, and nothing is written. The situation names objects that the user may
+not read.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ JOBS_AT_ONCE = 4
 MAX_NODES, MAX_PODS, MAX_EVENTS = 500, 3_000, 100
 # Maximum number of pods whose events and logs are read. A job's pods usually have the same problem.
 MAX_TROUBLED_PODS = 4
-# Limits for asking agents: pods, bytes and seconds. Agents answer through a proxy, and slowly on a busy node.
+# Limits of requests for agents' metrics: pods, bytes and seconds. On a busy node, an agent answers slowly.
 MAX_METRICS_PODS, MAX_METRICS_BYTES, METRICS_SECONDS = 16, 65_536, 1.0
-# Maximum number of a starting job's pods that are asked. They are the newest ones, which an attempt waits for longest.
+# While a job starts, at most this many agents are asked: those of the newest pods, which an attempt waits for longest.
 MAX_STARTING_PODS = 8
 LOG_LINES = 40
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
@@ -54,7 +55,7 @@ async def gather_all(transport: AsyncTransport, jobs: Sequence[TrainingJob]) -> 
 
 @dataclass
 class _Gathering:
-    """_Gathering reads the parts of a situation. Each of its readers returns its result, or None or an empty one."""
+    """_Gathering reads the parts of a situation. A part that can't be read is None or empty."""
 
     output: Output
     job: TrainingJob
@@ -90,7 +91,7 @@ class _Gathering:
         return {"worker_states": [one for one in states if one is not None]}
 
     def _second_round(self, state: _State) -> dict[str, Coroutine[Any, Any, Any]]:
-        """Returns the second round's readers, by the situation's field."""
+        """Returns the second round's coroutines, by the field of the situation that each one fills."""
         asked: dict[str, Coroutine[Any, Any, Any]] = {"logs": self._logs(state)}
         if state.lacks_nodes:
             asked["nodes"] = self._list("nodes", "/api/v1/nodes", {"limit": str(MAX_NODES)})
@@ -112,7 +113,7 @@ class _Gathering:
         return f"{api}/namespaces/{_part(self.job.namespace)}/{plural}"
 
     async def _get(self, what: str, path: str, query: Mapping[str, str] | None = None) -> Object | None:
-        """Returns an answer, or None if the object or its type doesn't exist or the user may not read it."""
+        """Returns an object, or None if it (or its type) doesn't exist or the user may not read it."""
         found = await self._readable(what, self.output.transport.request("GET", path, query=query or {}))
         return None if found is None else mapping(found)
 
@@ -130,10 +131,10 @@ class _Gathering:
         return None if answer is None else list(mappings(answer.get("items")))
 
     async def _pods_on_nodes(self) -> list[Object] | None:
-        """Returns the pods of all namespaces that use resources, or None if there are too many to sum up."""
+        """Returns all namespaces' pods that use resources, or None if there are more than one list can contain."""
         query = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed", "limit": str(MAX_PODS)}
         answer = await self._get("the pods of other namespaces, and so what nodes have free,", "/api/v1/pods", query)
-        # `continue` shows that the list was cut at its limit. Such a list can't be summed up.
+        # `continue` shows that the list was cut at its limit, so the sum of its pods' requests would be too small.
         return None if answer is None or at(answer, "metadata", "continue") else list(items(answer, "items"))
 
     async def _nodes(self, names: Sequence[str]) -> list[Object]:
@@ -177,7 +178,7 @@ class _Gathering:
         return None if mine is None else whole(mine.get("positionInLocalQueue", 0))
 
     async def _logs(self, state: _State) -> dict[str, str]:
-        """Returns the logs of pods whose container crashes repeatedly, and the kept logs of a failed job."""
+        """Returns the logs of pods whose container crashes repeatedly, and a finished job's kept log of the culprit."""
         found = {}
         for name in state.ended_pods:
             path = self._namespaced("/api/v1", f"pods/{_part(name)}/log")
@@ -208,7 +209,7 @@ class _Gathering:
 
 
 class _State:
-    """_State is the part of the first round's result that decides what to read next."""
+    """_State derives from the first round's result what the second round has to read."""
 
     def __init__(self, job: TrainingJob, pods: Sequence[Object]) -> None:
         status = job.status
@@ -236,7 +237,7 @@ class _State:
 
 
 def _part(name: str) -> str:
-    """Escapes a name as part of a path, because users may write any text into the spec."""
+    """Escapes a name for use in a path, because users may write any text into the spec."""
     return quote(name, safe="")
 
 

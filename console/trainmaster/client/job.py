@@ -31,7 +31,7 @@ class TrainingJob:
 
     @classmethod
     def of(cls, raw: Mapping[str, Any]) -> TrainingJob:
-        """Parses an API server's object. Raises ClientError if the status can't be parsed (another release)."""
+        """Parses the API server's object. Raises ClientError if the status, perhaps of another release, is invalid."""
         metadata = raw.get("metadata") if isinstance(raw, Mapping) else None
         if not isinstance(metadata, Mapping) or not isinstance(metadata.get("name"), str):
             raise NoCluster("What was answered is no job; is the kubeconfig's server a Kubernetes API server?")
@@ -66,7 +66,7 @@ class TrainingJob:
 
     @property
     def to_be_suspended(self) -> bool:
-        """Returns whether runPolicy.suspend is set; the operator then suspends the job."""
+        """Returns whether runPolicy.suspend is true, so that the operator suspends the job."""
         return at(self.raw, "spec", "runPolicy", "suspend") is True
 
     @property
@@ -108,7 +108,7 @@ def label_query(selector: str | None) -> dict[str, str]:
 
 
 def require_name(name: str) -> None:
-    """Raises InvalidRequest for a name that no job can have, because it becomes part of a request's path."""
+    """Raises InvalidRequest for a name that no job can have. Such a name must not get into a request's path."""
     require_name_text(name)
     if len(name) > MAX_NAME or re.fullmatch(SUBDOMAIN_PATTERN, name) is None:
         raise InvalidRequest(

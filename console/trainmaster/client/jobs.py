@@ -5,7 +5,7 @@
     job = jobs.wait("bert-mrpc", timeout=3600)
     print(job.phase, job.status.progress)
 
-It runs the methods of `AsyncJobClient` without an event loop (`blocking`).
+`JobClient` runs the methods of `AsyncJobClient` without an event loop (see `blocking`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _yields(
     def call(self: JobClient, /, *args: P.args, **options: P.kwargs) -> Iterator[T]:
         return iterate(method(self.asynchronous, *args, **options))
 
-    # With this, `help` shows the blocking method's return type.
+    # `help` then shows the blocking method's return type.
     vars(call)["__signature__"] = inspect.signature(method).replace(return_annotation="Iterator")
     return call
 
@@ -69,7 +69,7 @@ class JobClient:
             server = server_for(kubeconfig, context)
             transport, namespace = HttpTransport(server), namespace or server.namespace
         self.transport = transport
-        # This client's coroutines block, so never await them in an event loop.
+        # The coroutines of this inner client block, so never await them in an event loop.
         self.asynchronous = AsyncJobClient(namespace, transport=Blocking(transport))
         self.namespace = self.asynchronous.namespace
 

@@ -1,9 +1,9 @@
 """`LogReader` reads a job's output as one stream, for the SDK, the command line and the dashboard.
 
-It first reads the existing output: the kept output of earlier pods, then the logs of the pods' containers. With
-`follow`, it then follows each container's log from the last line. Until the job has ended, it reads the job and its
-pods again whenever a log ends or hasn't begun. If a log breaks off, the reader continues after the last line, which it
-finds by the kubelet's timestamp.
+The reader first yields the existing output: the kept output of earlier pods, then the logs of the pods' containers.
+With `follow`, it then follows each container's log, beginning after the last line that was read. Whenever a log ends or
+hasn't begun, the reader reads the job and its pods again, until the job has ended. If a log breaks off, the reader
+finds the last line by the kubelet's timestamp and continues after this line.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ from trainmaster.client.watching import read_job
 from trainmaster_operator.api.kept_logs import KeptLog, stamped_line
 from trainmaster_operator.api.times import to_seconds
 
-# Interval between lists of the pods while output is missing, and while all workers' output is read (seconds).
+# Intervals between lists of the pods (seconds): while output is missing, and while all workers' output is being read.
 POLL_SECONDS, CALM_SECONDS = 1.0, 15.0
-# Pods that outlive their job keep their logs open, so after the job's end, this much silence (seconds) ends a log.
+# Pods that outlive their job keep their logs open. So after the job's end, a log that is silent this long (seconds)
+# counts as ended.
 SILENT_SECONDS = 3.0
-# Maximum number of logs to merge at once. If there are more, the first workers' output comes before the next workers'.
+# Maximum number of logs to merge at once. If there are more, they are merged in batches, one batch after the other.
 MAX_MERGED = 128
 
 
@@ -47,13 +48,13 @@ class Selection:
     ranks: frozenset[int] | None = None
     attempt: int | None = None
     since: float | None = None
-    """Older lines are left out (seconds since the epoch)."""
+    """Lines before this time (seconds since the epoch) are left out."""
     tail: int | None = None
     """The number of each worker's last lines to read."""
 
     @property
     def by_content(self) -> bool:
-        """Returns whether lines are selected by content. The kubelet can't do this."""
+        """Returns whether lines are selected by content, which the kubelet can't do."""
         return self.ranks is not None or self.attempt is not None
 
     def wants(self, worker: int) -> bool:
@@ -65,9 +66,9 @@ class Selection:
 class Filter:
     """Filter selects lines of one container's log, which must be read from its beginning.
 
-    A line belongs to the attempt of the last separator before it. If a log doesn't begin with a separator, it begins
-    with attempt 1, or the kubelet has removed its beginning (rotation). In this case, the times of the failures in the
-    job's status determine the attempt.
+    A line belongs to the attempt of the last separator before it. If a log doesn't begin with a separator, either
+    it begins with attempt 1, or the kubelet has removed its beginning (rotation). The times of the failures in the
+    job's status then show which attempt a line belongs to.
     """
 
     selection: Selection
@@ -94,10 +95,10 @@ class Filter:
 
 
 class Observer:
-    """Observer learns what a reader waits for. This class ignores it; the command line's subclass prints it."""
+    """Observer is notified of what a reader waits for. This class ignores it; the command line's subclass prints it."""
 
     def listed(self, job: TrainingJob, pods: Sequence[Mapping[str, Any]], *, is_idle: bool) -> None:
-        """Receives the selected workers' pods after each list. `is_idle` means that no log is followed."""
+        """Receives the selected workers' pods whenever they were listed. `is_idle` means that no log is followed."""
 
     def too_many(self, logs: int) -> None:
         """Receives the number of logs if they are too many to merge."""
@@ -118,7 +119,7 @@ class _Place:
         self.lines += line.time == self.time
 
     async def rest(self, lines: Lines) -> Lines:
-        """Yields the lines after the position. `lines` is the log, read again from the second of the position."""
+        """Yields the lines after the position. `lines` is the log, read again from the full second of the position."""
         known, is_known = self.lines, True
         async for line in lines:
             if is_known and line.time > self.time:
@@ -136,11 +137,11 @@ class LogReader:
     """LogReader reads the selected output of one job. Use each reader once."""
 
     output: Output
-    # The newest state that was read.
+    # The job's newest state that was read.
     job: TrainingJob
     selection: Selection = Selection()
     observer: Observer = field(default_factory=Observer)
-    # The selected workers' pods and kept output, as they were found first.
+    # The pods and the kept output of the selected workers, as they were at the start.
     pods: Mapping[int, Mapping[str, Any]] = field(default_factory=dict, init=False)
     kept: Mapping[int, KeptLog] = field(default_factory=dict, init=False)
     _places: dict[Container, _Place] = field(default_factory=dict, init=False)
@@ -170,10 +171,10 @@ class LogReader:
         return self._tail(_stream(self._kept_lines(worker, log)))
 
     async def _of_pod(self, pod: Mapping[str, Any], kept: KeptLog | None = None, *, follow: bool = False) -> Lines:
-        """Yields the kept output of earlier pods, then the containers' logs. Stores their positions if `follow`."""
+        """Yields the kept output of earlier pods, then the containers' logs. If `follow`, records positions."""
         worker, containers, tail = worker_index(pod), containers_of(pod), self._cut_at
         if follow and tail is not None:
-            # To follow a log, at least one line must be read, which determines the position.
+            # Following begins after the last line that was read, so at least one line must be read.
             tail = max(1, tail)
         is_first = True
         for container in containers:
@@ -207,7 +208,7 @@ class LogReader:
         return filter(Filter(self.selection, self.job), lines)
 
     async def _parts(self, *, follow: bool) -> AsyncGenerator[Lines, None]:
-        """Yields the existing output, then new lines until no more can follow. Read each stream before the next one."""
+        """Yields the existing output, then new lines until no more can follow. Read each stream before the next."""
         pods = await self._list()
         self.pods = {worker_index(pod): pod for pod in pods}
         self.kept = await self._now_kept(is_needed=not follow and not pods)
@@ -225,7 +226,7 @@ class LogReader:
             while True:
                 for pod in pods:
                     self._read_on(merger, pod)
-                # Reads the last lines: until all logs end after the job's end, or for a moment after the attempt's end.
+                # After the job's end, lines are read until all logs end; after a selected attempt's end, for a moment.
                 seconds = self._patience(merger) if not self.is_over else None if self.job.finished else POLL_SECONDS
                 if not self.is_over:
                     self.observer.listed(self.job, pods, is_idle=not merger.sources)
@@ -265,7 +266,7 @@ class LogReader:
         return streams + [self.of_kept(worker, log) for worker, log in self.kept.items() if worker not in started]
 
     async def _of_pod_or_kept(self, pod: Mapping[str, Any], *, follow: bool) -> Lines:
-        """Yields a worker's output, or its kept output if the pod has been deleted since it was listed."""
+        """Yields a pod's output. If the pod has been deleted since it was listed, yields the worker's kept output."""
         worker = worker_index(pod)
         kept = self.kept.get(worker)
         lines = self._of_pod(pod, kept, follow=follow)
@@ -283,11 +284,11 @@ class LogReader:
 
     @property
     def _cut_at(self) -> int | None:
-        """Returns the `tail` for the kubelet. If lines are selected by content, the kubelet can't cut the log."""
+        """Returns the `tail` for the kubelet. None means all lines, because the kubelet can't select by content."""
         return None if self.selection.by_content else self.selection.tail
 
     async def _tail(self, lines: Lines) -> Lines:
-        """Yields the last lines, as many as `tail`."""
+        """Yields the last `tail` lines, or all lines if `tail` is None."""
         last = deque[WorkerLine](maxlen=self.selection.tail)
         async with aclosing(lines):
             async for line in lines:
@@ -307,10 +308,10 @@ class LogReader:
     async def _read(
         self, container: Container, *, previous: bool, follow: bool = False, tail: int | None = None, after: float = 0.0
     ) -> Lines:
-        """Yields the log of a container. Raises ClientError: JobNotFound, or InvalidRequest if there is no log."""
+        """Yields the lines of a container's log. Raises ClientErrors, such as InvalidRequest if there is no log."""
         at, since = 0.0, after or self.selection.since
         if not after and self.selection.attempt is not None:
-            # An attempt's lines are found only from a log's beginning.
+            # To find an attempt's lines, the log must be read from its beginning.
             since = None
         options: dict[str, Any] = {"previous": previous, "follow": follow, "tail": tail, "since": since}
         async with aclosing(self.output.pod_log(container.pod, timestamps=True, **options)) as raws:
@@ -329,7 +330,7 @@ class LogReader:
         if not has_started(pod) or container in reading:
             return
         if container.restarts > 0 and container not in self._places and container.before not in reading:
-            # This container ran between two lists, or ended after the last line that was read.
+            # The previous container ran between two lists of the pods, or its log was last read before it ended.
             self._follow(merger, container.before, previous=True)
         if container not in self._places or runs(pod) or not self._places[container].time:
             # If the container is still running but its log ended, the log broke off.
@@ -349,7 +350,7 @@ class LogReader:
             return
 
     async def _taken(self, merger: Merger[Container], seconds: float | None) -> Lines:
-        """Yields lines for some seconds or until a log ends. For None, until all logs have ended or are silent."""
+        """Yields lines for `seconds` or until soon after a log's end. None: until all logs have ended or are silent."""
         deadline = None if seconds is None else time.monotonic() + seconds
         while deadline is not None or merger.sources:
             found = await merger.next(time.monotonic() + SILENT_SECONDS if deadline is None else deadline)
@@ -365,7 +366,7 @@ class LogReader:
             elif line.error is not None:
                 raise line.error
             elif deadline is not None:
-                # The job's status changes within moments.
+                # The job's status may change soon after a log's end, so the caller gets the chance to read it.
                 deadline = min(deadline, time.monotonic() + POLL_SECONDS)
 
     def _patience(self, merger: Merger[Container]) -> float:
@@ -391,7 +392,7 @@ async def _stream(lines: Iterable[WorkerLine]) -> Lines:
 
 
 def _added(log: KeptLog, before: KeptLog | None) -> KeptLog:
-    """Returns the new lines of a kept log, compared to an earlier version that may begin with older lines."""
+    """Returns the lines of a kept log that an earlier version lacks. The earlier version may begin with older lines."""
     known = () if before is None else before.lines
     for gone in range(len(known)):
         if log.lines[: len(known) - gone] == known[gone:]:
@@ -401,7 +402,7 @@ def _added(log: KeptLog, before: KeptLog | None) -> KeptLog:
 
 
 async def labelled(lines: Lines, *, several: bool) -> AsyncGenerator[str, None]:
-    """Yields the lines' texts. If there are several workers, lines get labels and each attempt's start appears once."""
+    """Yields the lines' texts. With several workers, lines get labels, and each attempt's start appears once."""
     newest = 0
     async with aclosing(lines):
         async for line in lines:

@@ -1,7 +1,7 @@
 """Reads the ranks' current figures from the agents' /metrics, through the API server's proxy to the pods.
 
-Any program in a pod could answer there. So an answer is limited in bytes and time, only figures are kept, and the
-worker is taken from the pod's label, not from the answer.
+Any program in a pod could answer instead of the agent. So an answer is limited in bytes and time, only figures are
+kept, and the worker is taken from the pod's label, not from the answer.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from trainmaster_operator.wire.names import AGENT_PORT
 from trainmaster_operator.wire.report import STATES
 from trainmaster_operator.wire.values import decimal
 
-# Size limit of a worker's page (bytes). The largest page takes half of it.
+# Size limit of an agent's page (bytes). The largest page of a real agent is half as large.
 MAX_BYTES = 2 * 1024 * 1024
 SECONDS = 3.0
-# A sample in the text format of Prometheus, with the only label that is used.
+# A sample in the text format of Prometheus. The rank is the only label that is used.
 _SAMPLE = re.compile(r'^trainmaster_([a-z_]{1,40})\{[^{}\n]{0,1000}rank="(\d{1,10})"\} (\S{1,40})\r?$', re.MULTILINE)
 
 _ATTEMPT = re.compile(r"(?m)^trainmaster_attempt\{[^{}]{0,1000}\} (\d{1,9})$")
@@ -41,9 +41,9 @@ class RankMetrics:
     total_steps: int | None = None
     loss: float | None = None
     samples_per_second: float | None = None
-    # A step's time including waits, or the time between two steps if the rank doesn't report it.
+    # A step's time including waits. If the rank doesn't report this time, it is the time between two steps.
     step_seconds: float | None = None
-    # The norm of the rank's own gradients if known, or else of the mean of all ranks' gradients.
+    # The norm of the rank's own gradients if it is known, or else the norm of the mean of all ranks' gradients.
     gradient_norm: float | None = None
     learning_rate: float | None = None
     # The time of the rank's forward and backward pass in a step, without waits for other ranks or for data.
@@ -51,7 +51,7 @@ class RankMetrics:
 
     @property
     def own_seconds(self) -> float | None:
-        """Returns the computing time, or else the step's time, in which fast ranks wait for slow ones."""
+        """Returns the computing time, or else the step's time, which includes waits for slower ranks."""
         return self.step_seconds if self.compute_seconds is None else self.compute_seconds
 
 
@@ -69,7 +69,7 @@ _FIELDS = {field.name for field in fields(RankMetrics)} - {"worker", "rank"}
 
 @dataclass(frozen=True)
 class JobMetrics:
-    """JobMetrics contains all ranks' figures, by worker and rank, and for workers without figures the reason."""
+    """JobMetrics contains the ranks' figures, sorted by worker and rank, and why other workers have no figures."""
 
     ranks: tuple[RankMetrics, ...]
     silent: Mapping[int, str]
@@ -78,7 +78,7 @@ class JobMetrics:
 async def job_metrics(
     transport: AsyncTransport, namespace: str, pods: list[Mapping[str, Any]], *, most: int | None = None
 ) -> JobMetrics:
-    """Asks the agents of all pods at once, for at most `most` ranks. An agent that doesn't answer raises no error."""
+    """Asks all pods' agents at once for about `most` ranks' figures. An agent that doesn't answer causes no error."""
     each = MAX_PROCESSES if most is None else min(MAX_PROCESSES, -(-most // max(1, len(pods))))
     answers = await transport.together([_worker(transport, namespace, pod, each) for pod in pods])
     ranks = sorted((rank for found, _ in answers for rank in found), key=lambda rank: (rank.worker, rank.rank))

@@ -1,4 +1,4 @@
-"""Reads values of raw objects; a value that is missing or has the wrong type is empty. Words lists for sentences."""
+"""Reads values from raw objects: a missing value, or one of the wrong type, counts as empty. Formats texts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def at(value: object, *path: str) -> Any:
 
 
 def text(value: object, *path: str) -> str:
-    """Returns the text at a path, or an empty one."""
+    """Returns the text at a path, or an empty text."""
     found = at(value, *path)
     return found if isinstance(found, str) else ""
 
@@ -34,12 +34,12 @@ def name_of(item: Object) -> str:
 
 
 def condition(item: Object, kind: str) -> Object:
-    """Returns an object's condition of a type, or an empty mapping."""
+    """Returns an object's condition of the given type, or an empty mapping."""
     return next((one for one in items(item, "status", "conditions") if one.get("type") == kind), {})
 
 
 def has_condition(item: Object, kind: str) -> bool:
-    """Returns whether an object's condition of a type is True."""
+    """Returns whether an object's condition of the given type is True."""
     return condition(item, kind).get("status") == "True"
 
 
@@ -51,7 +51,7 @@ def containers(pod: Object) -> Iterator[tuple[str, Object]]:
 
 
 def joined(names: Sequence[str], most: int = 3) -> str:
-    """Joins names for a sentence. Only the first few are named."""
+    """Joins names for a sentence. If there are more than `most`, only counts the rest."""
     if len(names) > most:
         return f"{', '.join(names[:most])} and {len(names) - most} more"
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))

@@ -109,7 +109,7 @@ async def kept_logs_or_none(output: Output, name: str) -> dict[int, KeptLog]:
 
 
 class Container(NamedTuple):
-    """Container is a container of a worker. Its log is one stream."""
+    """Container identifies one run of a worker's container. Each run has its own log."""
 
     worker: int
     pod: str

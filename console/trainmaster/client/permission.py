@@ -1,6 +1,7 @@
 """Asks the API server, with the viewer's token, whether an action is allowed, as `kubectl auth can-i` does.
 
-Code that shows a viewer data that was read with another token (a shared list, a deleted job's history) asks here first.
+Some code shows a viewer data that was read with another token, such as a shared list or a deleted job's history. Such
+code must ask here first.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Access:
 
 
 async def is_allowed(transport: AsyncTransport, access: Access) -> bool:
-    """Returns whether the transport's user may do this. Raises NoCluster, or NotAllowed for an unknown user."""
+    """Returns whether the transport's user may do an action. Raises NoCluster, or NotAllowed for an unknown user."""
     answer = await transport.request("POST", REVIEWS, body=access.to_review())
     return mapping(answer.get("status")).get("allowed") is True
 
@@ -73,7 +74,7 @@ class Gate:
                 raise NotAllowed(refusal(access))
 
     async def until_refused(self, *wanted: Access, seconds: float) -> None:
-        """Repeats the check, and raises NotAllowed once an action is no longer allowed."""
+        """Repeats the check every `seconds`, and raises NotAllowed once an action is no longer allowed."""
         while True:
             await asyncio.sleep(seconds)
             # An unreachable API server sends no new data either, so nothing needs protection.
@@ -103,7 +104,7 @@ def put_newest(remembered: OrderedDict[Key, Value], key: Key, value: Value, most
 
 
 def party_of(user: str) -> str:
-    """Returns the name under which a user's limits are counted. A namespace's service accounts share one."""
+    """Returns the name under which a user's limits are counted. All service accounts of a namespace share a name."""
     return user.rpartition(":")[0] if user.startswith(_ACCOUNT) else user
 
 
@@ -113,7 +114,7 @@ def seeing(namespace: str | None) -> tuple[Access, Access]:
 
 
 def refusal(access: Access) -> str:
-    """Words a refusal in RBAC's terms."""
+    """Returns the message about a refused action, in RBAC's terms."""
     what = "/".join(part for part in (access.resource, access.subresource) if part)
     which = f" {access.name!r}" if access.name else ""
     where = f"in namespace {access.namespace}" if access.namespace else "in all namespaces"

@@ -1,4 +1,4 @@
-"""Words messages about a suspended job: which state is lost, and from which step the job will continue."""
+"""Writes the messages about a suspended job: which checkpoints are lost, and from which step the job will continue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ KEEPING = "a job whose spec.checkpoint.volume.claimName names a claim keeps its 
 
 
 def lost_checkpoints(job: TrainingJob) -> str | None:
-    """Describes the checkpoints that a suspended job loses with its pods. None if none are lost, or if unknown."""
+    """Describes the checkpoints that a suspended job loses with its pods. Returns None if no loss is known."""
     if job.status.attempt == 0:
         return None
     if (checkpoint := at(job.raw, "spec", "checkpoint")) is not None:

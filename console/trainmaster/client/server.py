@@ -1,8 +1,8 @@
-"""`find_server` finds the API server's address, proxy, TLS settings and credentials, by the kubeconfig or in a pod.
+"""`find_server` finds the API server's address, proxy, TLS settings and credentials in a kubeconfig or a pod.
 
 As in kubectl, NO_PROXY applies to the environment's proxy (with the rules of Go's httpproxy), but not to a kubeconfig's
-proxy. The Authorization header is computed for each request, because tokens and certificates are renewed. Tokens aren't
-written anywhere else.
+proxy. The Authorization header is computed for each request, because tokens and certificates are renewed. Tokens are
+put only into headers.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ AUTHORITY_VARIABLE = "TRAINMASTER_API_SERVER_CA"
 NO_CLUSTER = "No cluster is configured: set KUBECONFIG or --kubeconfig, or start one with `trainmaster local up`."
 # Provides the Authorization header of the next request, or None for a request without one. Raises KubeconfigError.
 Authorization = Callable[[], str | None]
-# Interval between readings of a token's file (seconds), as in client-go. The kubelet renews tokens in good time.
+# Interval between readings of a token's file (seconds), as in client-go. The kubelet renews tokens early enough.
 REREAD_SECONDS = 60.0
 
 
@@ -51,7 +51,7 @@ REREAD_SECONDS = 60.0
 class Server:
     """Server is an API server with one user's credentials."""
 
-    # The address has no trailing slash. Behind a proxy for several clusters, it contains a path.
+    # The address has no trailing slash. It contains a path if a proxy serves several clusters at one address.
     address: str
     # The TLS settings, or None for http://.
     tls: ssl.SSLContext | None
@@ -72,7 +72,10 @@ class Server:
 def find_server(
     kubeconfig: str | None = None, context: str | None = None, *, cluster: str | None = None, user: str | None = None
 ) -> Server:
-    """Returns the server of a kubeconfig's context (or other entries), or else of the pod. Raises NoCluster."""
+    """Returns the server of a kubeconfig's context, or else, inside a pod, the pod's. Raises NoCluster.
+
+    `cluster` and `user` name entries of the kubeconfig that replace the context's.
+    """
     try:
         found = read_kubeconfig(kubeconfig, context, cluster=cluster, user=user)
         server = _with_account(_of_pod()) if found is None else _of_kubeconfig(found)
@@ -95,7 +98,7 @@ def address_of(kubeconfig: str | None = None, context: str | None = None) -> Ser
 
 
 def for_viewer(server: Server, token: str) -> Server:
-    """Returns the server with a viewer's bearer token. `server` contains no credentials (address_of)."""
+    """Returns the server with a viewer's token. Get `server` from `address_of`: it must contain no credentials."""
     return replace(server, authorization=Fixed(f"Bearer {token}"))
 
 
@@ -106,7 +109,10 @@ def require_socks(place: str, server: Server) -> None:
 
 
 def server_for(kubeconfig: str | os.PathLike[str] | None, context: str | None) -> Server:
-    """Returns the server for a program, whose errors name arguments. Raises NoCluster and InvalidRequest."""
+    """Returns the server as `find_server` does. Raises NoCluster and InvalidRequest.
+
+    The messages name Python arguments (`context=`) instead of options (`--context`).
+    """
     if kubeconfig is not None:
         require("kubeconfig", kubeconfig, (str, os.PathLike), "the path of a file")
         kubeconfig = os.fspath(kubeconfig)
@@ -204,9 +210,9 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def tls_context(place: str, cluster: Mapping[str, Any], user: Mapping[str, Any]) -> ssl.SSLContext:
-    """Returns the TLS context for a cluster's and a user's fields. Raises KubeconfigError, which names `place`."""
+    """Returns the TLS context for a kubeconfig's cluster and user. Raises KubeconfigError, which names `place`."""
     # Since Python 3.13, urllib3's contexts and create_default_context refuse certificates that lack some extensions.
-    # Clusters' own authorities omit these extensions, and kubectl accepts that.
+    # Certificates from clusters' own authorities lack these extensions, and kubectl accepts such certificates.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     if not (cluster.get("certificate-authority") or cluster.get("certificate-authority-data")):
@@ -219,7 +225,7 @@ def tls_context(place: str, cluster: Mapping[str, Any], user: Mapping[str, Any])
 
 
 def load_certificates(context: ssl.SSLContext, place: str, cluster: Mapping[str, Any], user: Mapping[str, Any]) -> None:
-    """Loads the authority of a cluster's fields and the certificate of a user's. Raises KubeconfigError."""
+    """Loads a kubeconfig cluster's authority and a user's certificate. Raises KubeconfigError."""
     # `ssl` loads certificates only from files. Other users can't read this folder.
     with TemporaryDirectory(prefix="trainmaster-") as folder:
         authority = _file(folder, cluster, "certificate-authority")
@@ -232,7 +238,7 @@ def load_certificates(context: ssl.SSLContext, place: str, cluster: Mapping[str,
 
 
 def _file(folder: str, fields: Mapping[str, Any], name: str) -> str | None:
-    """Returns the path in the field `name`, or that of a new file with the content of the field `name`-data."""
+    """Returns the path of a new file with the data in the field `name`-data, or else the path in the field `name`."""
     data = fields.get(f"{name}-data")
     if not data:
         return fields.get(name)
@@ -264,7 +270,7 @@ class Fixed:
 
 @dataclass
 class TokenFile:
-    """TokenFile reads a token from a file that is renewed, for example by the kubelet for a service account."""
+    """TokenFile reads a token from a file that is rewritten, for example by the kubelet for a service account."""
 
     path: Path
     token: str = field(default="", repr=False)
@@ -273,7 +279,7 @@ class TokenFile:
     def __call__(self) -> str | None:
         if time.monotonic() - self.read_at >= REREAD_SECONDS:
             self.read_at = time.monotonic()
-            # While the file is being replaced, the old token is used. The API server refuses it if it has expired.
+            # While the file is being replaced, the old token is used. The API server refuses a token that has expired.
             with suppress(OSError, ValueError):
                 self.token = self.path.read_text(encoding="utf-8").strip() or self.token
         return f"Bearer {self.token}" if self.token else None
@@ -281,7 +287,7 @@ class TokenFile:
 
 @dataclass
 class PluginCredentials:
-    """PluginCredentials gets credentials from an exec plugin. It runs the plugin again when they expire."""
+    """PluginCredentials gets credentials from an exec plugin, and runs the plugin again when the credentials expire."""
 
     plugin: Plugin
     credentials: Credentials
@@ -299,7 +305,7 @@ class PluginCredentials:
 
 
 def _provider_token(found: Kubeconfig) -> Authorization:
-    """Gets tokens from a kubeconfig's auth-provider. The official client renews them. Raises KubeconfigError."""
+    """Gets tokens from a kubeconfig's auth-provider through the official client. Raises KubeconfigError."""
     # The console doesn't require the official client, because few kubeconfigs need it and importing it takes longer
     # than a whole command.
     try:

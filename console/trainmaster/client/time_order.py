@@ -1,8 +1,9 @@
 """Merges the lines of several workers into one stream, sorted by time.
 
-`merged` reads existing logs. It keeps one line of each log, and the rest waits in the connections. `Merger` reads
-followed logs. Because a rank may print nothing for hours, it holds a line back only for a moment, in which an older
-line of another log may arrive. A slow consumer slows down the readers, which slow down the kubelets.
+`merged` reads existing logs. It keeps one line of each log in memory, and the other lines wait in the connections.
+`Merger` reads logs that are being followed. A rank may print nothing for hours, so a line isn't held back until every
+log has a line, but only for a moment, in which an older line of another log may arrive. If the consumer is slow, the
+readers wait, and so do the kubelets.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from trainmaster_operator.api.kept_logs import marked_attempt
 
 # How long a silent log holds back other logs' lines (seconds).
 HOLD_SECONDS = 0.2
-# Maximum number of characters read ahead of a slow consumer in all logs together, and the minimum for each log.
+# Maximum number of characters read ahead of a slow consumer in all logs together, and the number that each log may
+# always read ahead.
 MAX_AHEAD, MIN_AHEAD = 16_000_000, 64_000
-# Agents label each line with its rank or as the launcher's.
+# The labels that agents put before each line of a rank and before each line of the launcher.
 _RANK = re.compile(r"\[rank (\d{1,9})\]: ?")
 _WORKER = re.compile(r"\[worker \d{1,9}\]: ?")
 
@@ -71,7 +73,7 @@ _Head = WorkerLine | Exception | None
 async def merged(
     streams: Sequence[Lines], together: Callable[[list[Coroutine[Any, Any, _Head]]], Awaitable[list[_Head]]]
 ) -> Lines:
-    """Yields all lines by time, or in the streams' order. `together`, a transport's method, opens them at once."""
+    """Yields all lines, sorted by time, then by stream. `together` (a transport's) opens the streams at once."""
     async with AsyncExitStack() as stack:
         for stream in streams:
             await stack.enter_async_context(aclosing(stream))
@@ -100,7 +102,7 @@ async def _first(stream: Lines) -> _Head:
 
 
 class Room(Protocol):
-    """Room is the part of asyncio.Event that a reader waits with."""
+    """Room is the part of asyncio.Event's interface that a waiting reader needs."""
 
     def set(self) -> None: ...
     def clear(self) -> None: ...
@@ -117,7 +119,7 @@ class _Log:
     until: float
     lines: deque[tuple[WorkerLine, float]] = field(default_factory=deque)
     ended: Ended | None = None
-    # Numbers of characters. Only the log's reader changes `read`, and only the consumer `consumed`.
+    # Numbers of characters. Only the log's reader changes `read`, and only the consumer changes `consumed`.
     read: int = 0
     consumed: int = 0
 
@@ -127,17 +129,17 @@ class _Log:
 
 
 class Merger(ABC, Generic[Source]):
-    """Merger follows logs and merges them; more can be added at any time.
+    """Merger follows logs and merges their lines. Further logs can be added at any time.
 
-    Subclasses read each log in a thread or a task of its own.
+    Subclasses read each log in a separate thread or task.
     """
 
-    # What a reader waits with for a slow consumer, and what the lines arrive in.
+    # The type of event that a reader waits for while the consumer is slow, and the type of queue in which lines arrive.
     room: ClassVar[type[Room]]
     queue: ClassVar[type[Any]]
 
     def __init__(self, ahead: int = MAX_AHEAD, hold_seconds: float = HOLD_SECONDS) -> None:
-        """`ahead` limits the characters read ahead in all logs together. Each log may read MIN_AHEAD."""
+        """`ahead` limits the characters read ahead in all logs together. Each log may always read MIN_AHEAD."""
         self._most_ahead = ahead
         self._hold_seconds = hold_seconds
         self._logs: dict[Source, _Log] = {}
@@ -155,7 +157,7 @@ class Merger(ABC, Generic[Source]):
         return set(self._logs)
 
     def add(self, source: Source, stream: Lines) -> None:
-        """Adds a log. Other lines don't wait for its first line, because its earlier lines have already been read."""
+        """Adds a log. Other logs' lines don't wait for its first line, because its older lines were already read."""
         self._logs[source] = log = _Log(self.room(), time.monotonic())
         self._start(self._read(source, stream, log))
 
@@ -163,7 +165,7 @@ class Merger(ABC, Generic[Source]):
         """Returns the oldest of the logs' next lines, or a log's end, or None at the deadline (time.monotonic)."""
         while True:
             if len(self._heads) < len(self._logs):
-                # A log doesn't count as silent while its lines wait for a slow consumer.
+                # Takes the lines that have arrived, because a log whose lines wait for a slow consumer isn't silent.
                 await self._take(0)
             now = time.monotonic()
             if self._over:
@@ -184,7 +186,7 @@ class Merger(ABC, Generic[Source]):
 
     @property
     def _share(self) -> int:
-        """Returns the limit of characters read ahead of one log."""
+        """Returns the number of characters that each log may read ahead."""
         return max(MIN_AHEAD, self._most_ahead // max(1, len(self._logs)))
 
     async def _read(self, source: Source, stream: Lines, log: _Log) -> None:
@@ -217,7 +219,7 @@ class Merger(ABC, Generic[Source]):
         log = self._logs[source]
         line, _ = log.lines.popleft()
         log.consumed += len(line.text)
-        # Wakes the reader when the buffer is half empty. If it were empty, the other logs' lines would wait.
+        # Wakes the reader while its buffer is still half full, because other logs' lines wait for a log without lines.
         if log.ahead <= self._share // 2:
             log.room.set()
         if log.lines:

@@ -1,4 +1,4 @@
-"""`Transport` exchanges raw dicts with the API server: over urllib3 here, and over aiohttp in `asynchronous`.
+"""`Transport` exchanges raw dicts with the API server. `HttpTransport` uses urllib3, and `asynchronous` uses aiohttp.
 
 Among the suitable libraries, urllib3 is the fastest to import: it takes 0.11 s of processor time, httpx2 0.20 s,
 aiohttp 0.28 s and httpx 0.40 s. Importing the official client takes longer than a whole command.
@@ -60,11 +60,11 @@ class Transport(Protocol):
         """Yields the lines of a streaming answer, until the server ends it or is silent for `read_seconds`."""
 
     def beginning(self, path: str, *, limit: int, seconds: float) -> bytes:
-        """Returns the first bytes of an answer that isn't JSON. Raises NoCluster if they don't arrive in time."""
+        """Returns the first `limit` bytes of an answer in any format. Raises NoCluster if they don't arrive in time."""
 
 
 class AsyncTransport(Protocol):
-    """AsyncTransport is the interface of `AsyncJobClient`'s connection: `Transport`, as coroutines, and more."""
+    """AsyncTransport is the interface of `AsyncJobClient`'s connection: `Transport` as coroutines, and more methods."""
 
     async def request(self, method: str, path: str, **options: Unpack[RequestOptions]) -> Any: ...
     def lines(
@@ -76,7 +76,7 @@ class AsyncTransport(Protocol):
         """Waits for some seconds."""
 
     async def together(self, parts: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-        """Runs several coroutines at once and returns their results. They must not raise."""
+        """Runs several coroutines at once and returns their results. The coroutines must not raise."""
 
     def merger(self) -> Merger[Any]:
         """Returns a merger that reads several logs at once."""
@@ -91,7 +91,7 @@ class LineSplitter:
         self._rest = b""
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Returns the lines that are complete with this chunk."""
+        """Returns the lines that this chunk completes."""
         *whole, self._rest = (self._rest + chunk).split(b"\n")
         if len(self._rest) > self._longest:
             whole, self._rest = [*whole, self._rest], b""
@@ -106,7 +106,7 @@ class HttpTransport:
     """HttpTransport sends requests over urllib3."""
 
     def __init__(self, server: Server, *, seconds: float | None = READ_SECONDS, reader: Reader | None = None) -> None:
-        """`seconds` limits the total time of answers that aren't streamed (None: no limit). `reader` creates errors."""
+        """`seconds` limits the total time of answers that aren't streamed (None: no limit). `reader` makes errors."""
         self.server = server
         self._seconds = seconds
         self._reader = reader or Reader(server.address)
@@ -125,7 +125,7 @@ class HttpTransport:
                 yield from splitter.feed(chunk)
             yield from splitter.end()
         except HTTPError:
-            # The connection broke or was silent. The caller resumes after the last line that it received.
+            # The connection broke or was silent for too long. The caller resumes after the last line that it received.
             return
         finally:
             response.close()

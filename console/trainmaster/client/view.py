@@ -1,11 +1,11 @@
 """`JobView` contains a job's figures and sentences as every command, notebook, diagnosis and page shows them.
 
 `JobView` reads the raw object. Users may have edited it, so values of the wrong type become None or empty, and texts in
-lists are cut. Figures that only make sense while a job runs (speed, ETA) are otherwise None.
+lists are cut. Figures that only make sense while a job runs (speed, ETA) are None at other times.
 
 A view is rendered by `job_text` and `job_html` for notebooks, by `cli/show` and `cli/top` for terminals, and by
-`row_of` in `dashboard/board` as JSON. The history's records contain no object, so they use the functions for single
-figures.
+`row_of` in `dashboard/board` as JSON. The history's records contain no object, so code that shows them uses the
+functions for single figures.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from trainmaster_operator.wire.values import mapping, mappings, number, text, wh
 UNSEEN = "No operator has accepted this job yet. If this lasts, check that an operator serves its namespace."
 MAX_SENTENCE = 300
 _MAX_MESSAGE = 4_000
-# The beginning of a failure's message (reconciling/policies/attribution.py). The rank's lines follow.
+# The beginning of a failure's message (reconciling/policies/attribution.py). The rank's last lines come after it.
 _WHO = re.compile(r"worker (?P<worker>\d{1,10}) \((?:rank (?P<rank>\d{1,10}), )?pod [^()]{1,600}\) ")
-# Reasons why a job can wait without pods in any phase.
+# For these reasons, a job can wait without pods in any phase.
 _HELD = ("Queued", "SchedulingBackoff")
 # A recovery's phases in order, by the fields of RecoveryTimes (api/v1alpha1/status.py).
 _RECOVERY = {
@@ -61,20 +61,20 @@ class FailureView:
 
     @property
     def place(self) -> str:
-        """Describes where it failed: attempt 1, rank 5, pod reviews-1, node gpu-7, exit code 137."""
+        """Describes the place of the failure, such as "attempt 1, rank 5, pod reviews-1, node gpu-7, exit code 137"."""
         facts = {"attempt": self.attempt, "rank": self.rank, "pod": self.pod, "node": self.node}
         known = {**facts, "exit code": self.exit_code}
         return ", ".join(f"{name} {value}" for name, value in known.items() if value not in (None, ""))
 
     @property
     def summary(self) -> str:
-        """Describes the failure in a few words: Error of rank 1, exit code 1."""
+        """Describes the failure in a few words, such as "Error of rank 1, exit code 1"."""
         rank = "" if self.rank is None else f" of rank {self.rank}"
         return f"{self.reason}{rank}" + ("" if self.exit_code is None else f", exit code {self.exit_code}")
 
     @property
     def last_line(self) -> str:
-        """Returns the culprit and its last line: rank 1 ended with exit code 1: ValueError: lost."""
+        """Returns the culprit and its last line, such as "rank 1 ended with exit code 1: ValueError: lost"."""
         first = self.message[:_MAX_MESSAGE].strip().partition("\n")[0]
         match = _WHO.match(first)
         if match is not None:
@@ -85,7 +85,7 @@ class FailureView:
 
 
 class JobView:
-    """JobView contains a job's figures and sentences at one time."""
+    """JobView contains a job's figures and sentences at one moment."""
 
     def __init__(self, raw: Mapping[str, Any]) -> None:
         metadata, status = mapping(raw.get("metadata")), mapping(raw.get("status"))
@@ -125,7 +125,7 @@ class JobView:
         self.rest = text(running.get("message"), None).partition("; ")[2] if came else ""
         self.end_reason = text(failed.get("reason"), 100)
         self.end_message = text(failed.get("message"), None)
-        # Reason and message of the newest condition, except for the acceptance of the spec.
+        # Reason and message of the condition that changed last, except for the acceptance of the spec.
         self.news_reason = text(news.get("reason"), 100)
         self.news_message = text(news.get("message"), None)
         avoided = status.get("avoidedNodes")
@@ -183,7 +183,7 @@ class JobView:
 
     @property
     def outcome(self) -> str:
-        """Returns the line that a command prints after waiting for the job: "raises: Failed (Error of rank 1)."."""
+        """Returns the line that a command prints after its wait, such as "my-job: Failed (Error of rank 1)"."""
         return f"{self.name}: {self.phase}" + (f" ({self.failure})" if self.failure else "")
 
     @property
@@ -197,17 +197,17 @@ class JobView:
 
     @property
     def workers(self) -> str:
-        """Returns the number of running workers, or of finished workers after the job's end: 3/4."""
+        """Returns how many of the workers run, or after the job's end, how many have finished, such as "3/4"."""
         return f"{self.ended_workers if self.is_finished else self.running}/{self.desired}"
 
     @property
     def steps(self) -> str:
-        """Returns the completed steps, and the total if it is known: 120/1000."""
+        """Returns the number of completed steps, and the total if it is known, such as "120/1000"."""
         return steps_text(self.step, self.total_steps)
 
     @property
     def share(self) -> float | None:
-        """Returns the completed share of the steps."""
+        """Returns the completed share of the steps (0 to 1), or None if it is unknown."""
         return min(1.0, self.step / self.total_steps) if self.step is not None and self.total_steps else None
 
     @property
@@ -226,14 +226,14 @@ class JobView:
 
     @property
     def progress(self) -> str:
-        """Returns the progress for a sentence: step 120 of 1000, 62 samples/s. Empty before the first step."""
+        """Returns the progress, such as "step 120 of 1000, 62 samples/s". Empty before the first step."""
         if self.step is None:
             return ""
         speed = "" if self.samples_per_second is None else f", {rate(self.samples_per_second)} samples/s"
         return f"step {self.step}{f' of {self.total_steps}' if self.total_steps else ''}{speed}"
 
     def members(self, now: datetime) -> str:
-        """Describes which workers train if ranks are missing, and for how long: with 3 of 4 workers for 14 s."""
+        """Describes which workers train while ranks are missing, such as "with 3 of 4 workers for 14 s"."""
         if not self.training_with:
             return ""
         seconds = api_times.since(now.timestamp(), self.attempt_started_at)
@@ -257,7 +257,7 @@ def view_of(raw: Mapping[str, Any]) -> JobView:
 
 
 def _news(conditions: Any) -> Mapping[str, Any]:
-    """Returns the condition with a message that changed last, except for the acceptance of the spec."""
+    """Returns the condition that changed last among those with a message, except for the acceptance of the spec."""
     found = [
         one for one in conditions if one.get("message") and (one.get("type"), one.get("status")) != ("Accepted", "True")
     ]
@@ -273,7 +273,7 @@ def _time(value: object) -> str | None:
 
 
 def recovery_sentence(times: Mapping[str, Any]) -> str:
-    """Returns how long the recovery took until the next first step, and its phases. Empty if unknown."""
+    """Returns how long the recovery took, up to the first step of the next attempt, and how long each phase took."""
     seconds, steps = number(times.get("seconds")), whole(times.get("repeatedSteps"))
     if seconds is None:
         return ""
@@ -289,7 +289,7 @@ def first_line(message: str) -> str:
 
 
 def steps_text(step: int | None, total: int | None) -> str:
-    """Returns the completed steps, and the total if it is known. Empty before the first report."""
+    """Returns the number of completed steps, and the total if it is known. Empty before the first report."""
     return "" if step is None else f"{step}/{total}" if total else str(step)
 
 

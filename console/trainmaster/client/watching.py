@@ -28,7 +28,10 @@ async def read_job(transport: AsyncTransport, namespace: str | None, name: str) 
 async def watch_job(
     transport: AsyncTransport, namespace: str, name: str, *, deadline: float = math.inf, must_exist: bool = False
 ) -> AsyncGenerator[TrainingJob, None]:
-    """Yields the job at each change until it is deleted or the deadline. Raises JobNotFound if `must_exist`."""
+    """Yields the job now and after each change, until the job is deleted or the deadline passes.
+
+    Raises JobNotFound if the job doesn't exist at the start and `must_exist`.
+    """
     path, narrowed = collection_path(namespace), {"fieldSelector": f"metadata.name={name}"}
     while True:
         try:
@@ -66,7 +69,7 @@ async def wait_for_job(
 async def watch_jobs(
     transport: AsyncTransport, namespace: str | None, selector: str | None
 ) -> AsyncGenerator[tuple[TrainingJob, bool], None]:
-    """Yields all jobs, then each changed or deleted job, forever. The flag is True if the job was deleted."""
+    """Yields all jobs, then each new, changed or deleted job, forever. The flag is True if the job was deleted."""
     async with aclosing(watch_objects(transport, collection_path(namespace), label_query(selector))) as found:
         async for kind, item in found:
             yield TrainingJob.of(item), kind == "DELETED"
@@ -108,7 +111,7 @@ async def changes(
     narrowed: Mapping[str, str] | None = None,
     seconds: float = WATCH_SECONDS,
 ) -> AsyncGenerator[tuple[str, Mapping[str, Any]], None]:
-    """Yields a watch's events until it ends or fails. The caller must then read the state again."""
+    """Yields a watch's events until the watch ends or fails. The caller must then read the state again."""
     query = {"watch": "1", "resourceVersion": version, "timeoutSeconds": str(max(1, round(seconds)))}
     query |= narrowed or {}
     began = time.monotonic()

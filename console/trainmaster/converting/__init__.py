@@ -1,8 +1,8 @@
 """Converts other operators' jobs, and gives an answer for each of their fields.
 
 1. `fields` defines a manifest's tree of fields, each of which gets one answer, and the draft of the new job.
-2. `commands` converts a container's program, `pods` a pod, and `groups` several pods that run one program.
-3. `metadata` converts names and labels, and `failures` rules about failures.
+2. `commands` converts a container's program, `pods` converts a pod, and `groups` combines pods that run one program.
+3. `metadata` converts names and labels, and `failures` converts rules about failures.
 4. `pytorch_job`, `job_set` and `train_job` convert one type each.
 5. `conversion`, the entry point, converts several manifests together and validates the result.
 

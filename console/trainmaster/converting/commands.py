@@ -35,7 +35,7 @@ duplicate_stdout_filters duplicate_stderr_filters numa_binding signals_to_handle
 VALUES = frozenset(_VALUES.split())
 # These options change how a rank starts. If one is set, torchrun stays in the command.
 _OF_RANKS = {"run_path", "virtual_local_rank", "numa_binding", "signals_to_handle"}
-# Options of torchrun that fix the rendezvous, if a shell text contains them.
+# If a shell text contains one of these options, the text fixes torchrun's rendezvous.
 RENDEZVOUS = re.compile(r"--(nnodes|node[-_]rank|rdzv[-_]\w+|master[-_]\w+|standalone)\b")
 
 
@@ -105,7 +105,7 @@ def option_of(word: str) -> str:
 
 
 def _of_torchrun(words: Sequence[str], begin: int, of_command: int) -> Command:
-    """Returns the program after torchrun's options. The first `of_command` words are the command, the rest args."""
+    """Returns the program after torchrun's options. The first `of_command` words are the command, the others args."""
     options: dict[str, str] = {}
     spelled: dict[str, list[str]] = {}
     at = begin
@@ -118,7 +118,7 @@ def _of_torchrun(words: Sequence[str], begin: int, of_command: int) -> Command:
             value = words[at] if at < len(words) else ""
             used.append(value)
         elif option not in VALUES | FLAGS:
-            # This option of a newer torch may take a value or not.
+            # Newer versions of torch may have this option. Whether it takes a value is unknown.
             return Command(tuple(words[:of_command]), tuple(words[of_command:]), by_torchrun=True)
         options[option], spelled[option] = value, used
         at += 1
@@ -169,7 +169,7 @@ def _words(text: str) -> list[str]:
 
 _PROCESSES: Path = ("spec", "processesPerWorker")
 _OWN_COUNT = re.compile(r"\$[({]?(NPROC_PER_NODE|PET_NPROC_PER_NODE)[)}]?")
-# The Job controller sets these variables.
+# The Job controller sets this variable.
 INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
 
 
@@ -209,7 +209,7 @@ def convert_program(container: Field, draft: Draft, *, torch: bool) -> None:
 
 
 def keep_processes(field: Field, draft: Draft) -> None:
-    """Puts a number of processes, or torchrun's keyword for it, into the job."""
+    """Puts a number of processes, or torchrun's keyword for such a number, into the job."""
     value, given = str(field.value), draft.at(_PROCESSES)
     if given is not None:
         field.dropped(f"spec.processesPerWorker is {given} already")

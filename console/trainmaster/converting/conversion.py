@@ -1,8 +1,8 @@
 """Converts other operators' manifests into jobs, with an answer for every field. This is the entry point.
 
 Several manifests are converted together, because a TrainJob needs its runtime. Manifests of other kinds stay unchanged.
-Each new job is validated as by `trainmaster validate`. Invalid fields are removed, and the source's fields are refused.
-Missing fields become notes without a field.
+Each new job is validated as `trainmaster validate` does. Invalid fields are removed from the job, and the manifest's
+fields that became them are refused. For each required field that is missing, there is a note without a field.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Note:
     field: Path
     value: Any
     answer: Answer
-    # The names and values of the fields that resulted.
+    # The names and values of the new fields that resulted.
     became: tuple[tuple[str, Any], ...] = ()
 
 
@@ -72,7 +72,7 @@ def convert(manifests: Sequence[Any]) -> list[Conversion]:
         if can_convert(value):
             found.append(_converted(number, runtime_of.get(number), manifests))
         elif is_runtime(value):
-            # The TrainJobs that use a runtime answer its fields.
+            # If TrainJobs use a runtime, its fields get their answers there.
             answer = Answer("refused", "no TrainJob in the files uses this runtime, and it is no job by itself")
             unused = () if number in runtime_of.values() else (Note(number, (), value, answer),)
             found.append(Conversion(number, (), unused))
@@ -107,7 +107,7 @@ def _notes(manifest: int, field: Field, draft: Draft) -> Iterator[Note]:
     answer = first.answer
     assert answer is not None
     if not others or all(leaf.answer is answer for leaf in others):
-        # A single leaf gets the note itself, because its target may be a leaf too.
+        # If there is only one leaf, the note is about this leaf, because its target may be a leaf too.
         shown = field if others else first
         yield Note(manifest, shown.path, shown.plain(), answer, _became(answer, draft))
         return
@@ -123,7 +123,7 @@ def _became(answer: Answer, draft: Draft) -> tuple[tuple[str, Any], ...]:
 
 
 def _checked(draft: Draft, leaves: Sequence[Field]) -> list[Problem]:
-    """Removes the job's invalid fields, refuses the source's fields, and returns the remaining problems."""
+    """Removes the job's invalid fields, refuses the source's fields behind them, and returns the remaining problems."""
     found = list[Problem]()
     if "image" not in draft.job["spec"]:
         message = "is missing, and the bundled trainer's would be used; set it to the image that has the program"
@@ -143,7 +143,8 @@ def _checked(draft: Draft, leaves: Sequence[Field]) -> list[Problem]:
 def _that_can_go(draft: Draft, taken_out: dict[str, Problem]) -> Iterator[tuple[Problem, Path]]:
     """Yields each problem that a removal can solve, with the path to remove.
 
-    This is the path of the wrong field, or of a field that needs a part that was removed.
+    This is the path of the invalid field. If a removed field is required, it is the path of that
+    field's parent.
     """
     there = {dotted(path): path for path in paths(draft.job)}
     for problem in _problems(draft):
@@ -165,7 +166,7 @@ def _problems(draft: Draft) -> Sequence[Problem]:
 
 
 def _take_out(problem: Problem, path: Path, draft: Draft, leaves: Sequence[Field]) -> bool:
-    """Removes the value at a path, and returns whether this has refused a field of the source."""
+    """Removes the value at a path, and refuses the source's fields that became it. Returns whether there were any."""
     concerned = [leaf for leaf in leaves if _made(leaf, path)]
     for leaf in concerned:
         leaf.overruled(str(problem))
@@ -179,7 +180,7 @@ def _take_out(problem: Problem, path: Path, draft: Draft, leaves: Sequence[Field
 
 
 def _without(removed: Path, answer: Answer) -> Answer:
-    """Returns an answer whose targets are adjusted to the removal of a list item."""
+    """Returns an answer with its targets adjusted to the removal of a list item."""
     *before, last = removed
     length = len(removed)
     if not isinstance(last, int):

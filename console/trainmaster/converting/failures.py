@@ -1,4 +1,4 @@
-"""Converts a JobSet's failurePolicy and its Jobs' podFailurePolicy into rules by exit code and reason.
+"""Converts a JobSet's failurePolicy and its Jobs' podFailurePolicy into our rules about exit codes and reasons.
 
 A JobSet's rule applies to a failed Job. Our rules apply to a failed rank, and restart the group or end the job.
 """
@@ -27,7 +27,7 @@ _DISRUPTION = "deleted and evicted pods are disruptions, which restart the group
 
 
 def convert_failures(policy: Field, jobs: Sequence[Field], names: Sequence[str], draft: Draft) -> None:
-    """Puts a JobSet's rules about failures into the job. `jobs` are the training Jobs' specs, named `names`."""
+    """Puts a JobSet's rules about failures into the job. `jobs` are the specs of the replicatedJobs `names`."""
     draft.keep(policy.get("maxRestarts"), _MAX_RESTARTS)
     for rule in policy.get("rules").items:
         _rule(rule, jobs, names, draft)
@@ -37,7 +37,7 @@ def convert_failures(policy: Field, jobs: Sequence[Field], names: Sequence[str],
 
 
 def _job(job: Field, draft: Draft) -> None:
-    """Answers a Job's fields about failures, unless a JobSet's rule has already used them."""
+    """Answers a Job's fields about failures, unless a JobSet's rule has already answered them."""
     retries, given = job.get("backoffLimit"), draft.at(_MAX_RESTARTS)
     if given is not None:
         retries.dropped(f"the group restarts as a whole, and spec.failurePolicy.maxRestarts is {given}")
@@ -61,7 +61,7 @@ def _pod_rule(rule: Field, draft: Draft) -> None:
     elif codes is None or action not in _JOB_ACTIONS:
         rule.refused("rules answer exit codes from 1 to 255 with Fail, Restart or Ignore; set spec.failurePolicy.rules")
     else:
-        # If the JobSet may restart, it restarts after a Job has failed.
+        # If the JobSet may restart, a failed Job restarts it, so FailJob becomes Restart.
         made = "Restart" if action == "FailJob" and draft.at(_MAX_RESTARTS) else _JOB_ACTIONS[action]
         _add(rule, {"exitCodes": codes, "action": made}, draft)
 
@@ -132,7 +132,7 @@ def _is_disruption(rule: Field) -> bool:
 
 
 def _codes(rule: Field) -> list[int] | None:
-    """Returns the exit codes in a Job's rule, or None if it doesn't list them."""
+    """Returns the exit codes in a Job's rule, or None if the rule isn't a list of codes from 1 to 255."""
     listed = rule.listed("onExitCodes", "values")
     values = [code for code in listed if isinstance(code, int) and 1 <= code <= 255]
     return values if values == listed != [] and rule.text("onExitCodes", "operator") == "In" else None

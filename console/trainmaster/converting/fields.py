@@ -1,8 +1,9 @@
-"""Defines the tree of fields of another operator's manifest, and the draft of the job that it becomes.
+"""Defines the tree of fields of another operator's manifest, and the draft of the job that the manifest becomes.
 
-Each leaf gets one answer: its new place, or the reason why it has no place. A leaf is a scalar, an empty list or
-mapping, or a list of scalars (users see a command as one field). Leaves without an answer are refused at the end, so
-nothing is dropped silently. A job's manifests are merged as Kubernetes merges a patch, and each field keeps its place.
+Each leaf gets one answer: its new place in the job, or the reason why the job has no place for it. A leaf is a scalar,
+an empty list or mapping, or a list of scalars (users see a command as one field). Leaves without an answer are refused
+at the end, so nothing is dropped silently. Several manifests of a job are merged as Kubernetes merges a patch, and each
+field keeps its path in its own manifest.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ class Answer:
 class Field:
     """Field is a part of a manifest: a mapping (with `fields`), a list (with `items`) or a leaf (with `value`).
 
-    A field that the manifest doesn't contain is false. It has no leaves, so it ignores answers.
+    A field that the manifest doesn't contain counts as false. Such a field has no leaves, so it ignores answers.
     """
 
     def __init__(self, value: Any, path: Path = (), *, exists: bool = True) -> None:
-        """The items of `value` may be existing fields. They keep their paths, and receive their answers."""
+        """`value` may contain existing fields. These keep their paths and get their own answers."""
         self.path = path
         self.value: Any = None
         self.fields: dict[str, Field] = {}
@@ -111,7 +112,7 @@ class Field:
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     def parts(self) -> Iterator[tuple[str | int, Field]]:
-        """Yields the names or positions of the fields directly below, and the fields."""
+        """Yields each field directly below, after its name or position."""
         yield from self.fields.items()
         yield from enumerate(self.items)
 
@@ -123,22 +124,22 @@ class Field:
             yield from each.leaves()
 
     def kept(self, target: Target, remark: str = "") -> None:
-        """Answers each unanswered leaf: it was kept at the same place below the target."""
+        """Answers each unanswered leaf as kept, at the same path below the target."""
         if self.is_leaf:
             self.answer = self.answer or Answer("kept", remark, (target,))
         for part, each in self.parts():
             each.kept(Target((*target.path, part), target.document), remark)
 
     def became(self, *targets: Target, remark: str = "") -> None:
-        """Answers each unanswered leaf: all the leaves together became the targets."""
+        """Answers each unanswered leaf as kept: all the leaves together became the targets."""
         self._answered(Answer("kept", remark, targets))
 
     def dropped(self, reason: str) -> None:
-        """Answers each unanswered leaf: it was dropped because it isn't needed."""
+        """Answers each unanswered leaf as dropped, because it isn't needed."""
         self._answered(Answer("dropped", reason))
 
     def refused(self, reason: str) -> None:
-        """Answers each unanswered leaf: it was refused, and its effect is lost."""
+        """Answers each unanswered leaf as refused: its effect is lost."""
         self._answered(Answer("refused", reason))
 
     def overruled(self, reason: str) -> None:
@@ -167,7 +168,7 @@ POD: Path = ("spec", "podTemplate", "spec")
 
 
 class Draft:
-    """Draft is the new job, whose values are accessed by path, with its additional documents."""
+    """Draft contains the new job and its additional documents. The job's values are accessed by path."""
 
     def __init__(self) -> None:
         self.job: dict[str, Any] = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {}, "spec": {}}
@@ -175,7 +176,7 @@ class Draft:
         self.beside: dict[str, dict[str, Any]] = {}
 
     def keep(self, field: Field, path: Path, value: Any = _SAME, *, remark: str = "") -> None:
-        """Puts an existing field's value, or the given one, at a path, and answers the field."""
+        """Puts a field's value, or the given value, at a path, and answers the field. Ignores a missing field."""
         if not field:
             return
         if value is _SAME:
@@ -190,7 +191,7 @@ class Draft:
         self.keep(field, (*path, len(self.at(path) or [])))
 
     def set(self, path: Path, value: Any) -> None:
-        """Puts a value at a path. No field of the source gets an answer."""
+        """Puts a value at a path, without answering a field of the source."""
         put(self.job, path, value)
 
     def at(self, path: Path) -> Any:
@@ -244,9 +245,9 @@ def paths(value: Any, path: Path = ()) -> Iterator[Path]:
 
 
 def remove(root: dict[str, Any], path: Path) -> Path:
-    """Removes the value at a path, and parents below the second level that are then empty. Returns the removed path.
+    """Removes the value at a path, or the highest parent that would be empty without it. Returns the removed path.
 
-    List items after a removed item move up.
+    Parents at the top level, such as spec, stay. List items after a removed item move up.
     """
     del at(root, path[:-1])[path[-1]]
     parent = path[:-1]
@@ -285,7 +286,7 @@ def merged(base: Field, patch: Field, name: str = "") -> Field:
 
 
 def position_of(item: Any, items: Sequence[Any], keys: Sequence[str]) -> int | None:
-    """Returns the position of the first item that Kubernetes would merge with an item, because their keys are equal."""
+    """Returns the position of the first of `items` with the same keys as `item`. Kubernetes would merge the two."""
 
     def key_of(value: Any) -> list[Any]:
         return [mapping(value).get(key, KEY_DEFAULTS.get(key)) for key in keys]

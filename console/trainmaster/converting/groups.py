@@ -1,6 +1,6 @@
-"""Combines several pod templates that run one program into a job. If their resources or nodes differ, it has groups.
+"""Combines pod templates that run one program into a job. If their resources or nodes differ, the job has groups.
 
-Groups can't differ in other fields, so other differences are refused. The program can decide by rank instead.
+Groups can't differ in other fields, so other differences are refused. The program can distinguish ranks instead.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def is_same_program(one: Part, other: Part) -> bool:
 
 
 def combine(parts: Sequence[Part]) -> Draft:
-    """Combines the parts, in the order of ranks, into a job. The last part's template becomes the pods' template."""
+    """Combines the parts, given in the order of ranks, into a job. The last part's template becomes its pods'."""
     base = parts[-1]
     job = base.draft
     if len(parts) == 1:
@@ -68,13 +68,13 @@ def combine(parts: Sequence[Part]) -> Draft:
 
 
 def workers_path(draft: Draft, position: int) -> Path:
-    """Returns the path of the number of workers of the part at this position."""
+    """Returns the path of the number of workers that belongs to the part at `position`."""
     has_groups = draft.at(("spec", "workerGroups")) is not None
     return ("spec", "workerGroups", position, "workers") if has_groups else WORKERS
 
 
 def answer_pods(field: Field, path: Path, remark: str = "") -> None:
-    """Answers a field with a number of pods, which became the number of workers at a path."""
+    """Answers a field that contains a number of pods: it became the number of workers at a path."""
     if field.whole() is None:
         field.refused(f"is no whole number of pods; correct {dotted(path)}")
     else:
@@ -82,7 +82,7 @@ def answer_pods(field: Field, path: Path, remark: str = "") -> None:
 
 
 def _settle(leaf: Field, part: Part, group: int | None, base: Part) -> None:
-    """Gives a kept leaf its target in the combined job, or refuses it if the job's value is different."""
+    """Gives a kept leaf its target in the combined job, or refuses the leaf if the job's value is different."""
     assert leaf.answer is not None
     targets = []
     for target in leaf.answer.targets:
@@ -103,7 +103,7 @@ def _settle(leaf: Field, part: Part, group: int | None, base: Part) -> None:
 
 
 def _of_group(path: Path) -> Path | None:
-    """Returns the path within a group of a field in which groups can differ."""
+    """Returns a field's path within a group, or None if groups can't differ in this field."""
     return next((path[len(here) - 1 :] for here in _OF_GROUPS if path[: len(here)] == here), None)
 
 

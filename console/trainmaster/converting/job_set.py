@@ -1,8 +1,9 @@
-"""Converts a JobSet (jobset.x-k8s.io/v1alpha2). Its training replicatedJobs become a job, the others become Jobs.
+"""Converts a JobSet (jobset.x-k8s.io/v1alpha2). Its training replicatedJobs become a job, and the others become Jobs.
 
 ReplicatedJobs with the same program train together, as groups if their resources differ. If there are several programs,
-the one with accelerators or torchrun trains, or else the one with the most pods. The others (a driver, a data server,
-a preparation) become Jobs (batch/v1) as the JobSet controller would create them. Its volume claims become claims.
+one of them trains. It is chosen by these criteria, in this order: it uses accelerators, torchrun starts it, it depends
+on other replicatedJobs, it has the most pods. Other replicatedJobs (a driver, a data server, a preparation) become Jobs
+(batch/v1) as the JobSet controller would create them. The JobSet's volume claims become claims.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _NETWORK = {
 
 @dataclass(frozen=True)
 class Training:
-    """Training contains a TrainJob's choices for the JobSet that it becomes."""
+    """Training contains a TrainJob's choices for the JobSet that the TrainJob becomes."""
 
     # The name of the replicatedJob that trains. If it is empty, the conversion chooses one.
     job: str = ""
@@ -136,7 +137,7 @@ def _workers(part: Part, position: int, chosen: list[Part], draft: Draft, traini
 
 
 def _indexes(job: Field) -> None:
-    """Refuses a program that uses its index, because the index isn't unique if there are several Jobs."""
+    """Refuses a program that uses its completion index, which isn't unique because there are several Jobs."""
     for container in job.get("template", "spec", "containers").items:
         for name in ("command", "args"):
             if INDEX_VARIABLE in str(container.get(name).plain()):

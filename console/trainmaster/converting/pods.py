@@ -1,4 +1,4 @@
-"""Converts a pod template into the job's image, command and resources, and puts other fields into podTemplate.
+"""Converts a pod template into the job's image, command and resources, and puts the other fields into podTemplate.
 
 The training container becomes `worker`. Accelerators, RDMA devices, CPU and memory become fields of the job. Fields
 that the agent needs for itself are refused or dropped, each with a reason.
@@ -30,7 +30,7 @@ _TOPOLOGIES = {
     "kueue.x-k8s.io/podset-required-topology": True,
     "kueue.x-k8s.io/podset-preferred-topology": False,
 }
-# Labels that other operators' programs read. Ours have other names.
+# Labels that programs for other operators read. Our labels have other names.
 _JOB_NAMES = ("jobset.sigs.k8s.io/jobset-name", "training.kubeflow.org/job-name", "batch.kubernetes.io/job-name")
 _INDEXES = ("batch.kubernetes.io/job-completion-index", "training.kubeflow.org/replica-index")
 _METADATA = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
@@ -54,8 +54,8 @@ _CONTAINERS_LEFT_OUT = {
 def convert_pod(template: Field, draft: Draft, trains: str, *, torch: bool) -> None:
     """Puts a pod template into the job.
 
-    `trains` is the usual name of the training container. `torch` means that the operator is for PyTorch, so a Python
-    script uses torch.
+    `trains` is the usual name of the training container. `torch` means that the source's operator is for PyTorch,
+    so a Python script uses torch.
     """
     _metadata(template, draft)
     spec = template.get("spec")
@@ -116,7 +116,7 @@ def _worker(container: Field, spec: Field, draft: Draft, *, torch: bool) -> None
         elif name == "securityContext":
             draft.keep(field, (*place, name))
             if field.get("privileged") and not field.get("allowPrivilegeEscalation"):
-                # This is Kubernetes' default for privileged containers. The rendered worker would override it.
+                # This is Kubernetes' default for privileged containers, but the rendered worker has another default.
                 draft.set((*place, name, "allowPrivilegeEscalation"), draft.at((*place, name, "privileged")))
         elif name not in ("name", "command", "args", "resources"):
             draft.keep(field, (*place, name))
@@ -146,7 +146,7 @@ def _environment(field: Field, draft: Draft, place: Path) -> None:
 
 
 def _variable(variable: Field, draft: Draft, place: Path) -> None:
-    """Puts a variable into the job. If the variable reads another operator's label, it reads ours instead."""
+    """Puts a variable into the job. A variable that reads another operator's label then reads our label instead."""
     path = variable.get("valueFrom", "fieldRef", "fieldPath")
     found = _METADATA.fullmatch(path.text())
     if found is not None and found[2] in (*_JOB_NAMES, *_INDEXES):
@@ -191,7 +191,7 @@ def _shared_memory(container: Field, spec: Field, draft: Draft) -> None:
 
 
 def _items(field: Field, place: Path, draft: Draft) -> None:
-    """Puts the items of a list that have no answer yet into the job."""
+    """Puts a list's items into the job, except for items that already have an answer."""
     if field.is_leaf:
         draft.keep(field, place)
     for each in field.items:

@@ -1,4 +1,4 @@
-"""Converts a PyTorchJob (kubeflow.org/v1, training-operator 1.9). Older ones contain runPolicy's fields in spec."""
+"""Converts a PyTorchJob (kubeflow.org/v1, training-operator 1.9). In older ones, runPolicy's fields are in spec."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _REPLICAS = ("Master", "Worker")
 _CONTAINER = "pytorch"
 _MAX_RESTARTS: Path = ("spec", "failurePolicy", "maxRestarts")
 _RENDEZVOUS = ("rdzvBackend", "rdzvHost", "rdzvPort", "rdzvId", "rdzvConf", "standalone")
-# Values for pods after the job's end. Their field names the pods to remove, ours the pods to keep.
+# Which pods stay after the job's end. Kubeflow's value names the pods to remove, and our value names the pods to keep.
 _KEEP_PODS = {"None": "All", "All": "None", "Running": "Failed"}
 
 
@@ -95,7 +95,7 @@ def _scheduling(policy: Field, draft: Draft) -> None:
     gang: Path = ("spec", "scheduling", "gang")
     has_gang = draft.at(gang) is not None
     if not has_gang:
-        # An option of Kubeflow's operator determines the scheduler, so Volcano is assumed.
+        # An option of Kubeflow's operator, not the manifest, determines the scheduler, so Volcano is assumed.
         draft.set(gang, {"scheduler": "volcano"})
     assumed = "" if has_gang else "Volcano is assumed, as the manifest names no gang scheduler"
     policy.get("minAvailable").dropped("a gang is all workers, or elastic.minWorkers")

@@ -1,8 +1,8 @@
-"""Converts a TrainJob (trainer.kubeflow.org/v1alpha1) through a JobSet, which Kubeflow Trainer would make of it.
+"""Converts a TrainJob (trainer.kubeflow.org/v1alpha1) through the JobSet that Kubeflow Trainer would create for it.
 
 The JobSet starts as the runtime's template. The TrainJob's patches, initializers and trainer are merged into it, and
 the result is converted like any JobSet. The runtime is given by the caller, or is one that Kubeflow Trainer installs
-(August 2026). podTemplateOverrides, podSpecOverrides, labels and annotations of older releases are supported too.
+(August 2026). The podTemplateOverrides, podSpecOverrides, labels and annotations of older releases are supported too.
 """
 
 from __future__ import annotations
@@ -210,8 +210,8 @@ def _rest(spec: Field, template: Field, job_set: Field, draft: Draft) -> None:
     convert_manager(spec.get("managedBy"))
 
 
-# The framework and image of each runtime of Kubeflow Trainer's own. Those for PyTorch only start torchrun in the image;
-# the content of the others doesn't matter.
+# The framework and image of each runtime that Kubeflow Trainer installs. The one for PyTorch only starts torchrun in
+# the image. The content of the others doesn't matter, because their frameworks are refused.
 _BUILTIN = {
     "torch-distributed": ("torch", "pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime"),
     "deepspeed-distributed": ("mpi", ""),

@@ -5,8 +5,8 @@
 - `scripts` refuses an archive that lacks the job's script.
 - `submitting` writes the code into a ConfigMap and submits the job, in the right order: `submit_with_code`,
   `push_code`.
-- `storing` reads and writes ConfigMaps and pods for both.
-- `claims` copies a larger archive onto a volume, using a pod with the job's own image.
+- `storing` reads and writes ConfigMaps and pods for `submitting` and `claims`.
+- `claims` copies an archive that is too large for a ConfigMap onto a volume, using a pod with the job's own image.
 """
 
 from trainmaster.client.code.archive import Archive, archive_files, archive_folder

@@ -2,8 +2,9 @@
 
 It leaves out caches and environments. It also leaves out files that may contain secrets, files that `.gitignore` and
 `.trainmasterignore` exclude (in every folder, as in git), links that lead out of the folder, and special files. It
-names these, because a script may need them. Users who may read the namespace's ConfigMaps can read a job's code, so a
-file that may contain secrets is included only if a `.trainmasterignore` includes it (`!.env`).
+names all these except caches and environments, because a script may need them. Users who may read the namespace's
+ConfigMaps can read a job's code, so a file that may contain secrets is included only if a `.trainmasterignore` includes
+it (`!.env`).
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ from trainmaster_operator.wire.limits import MAX_CODE_BYTES, MAX_CODE_FILES, MAX
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
 
-# Size limit (bytes). Encoded in base64, an archive stays below etcd's 1.5 MB, and a pod's start below a second.
+# Size limit of an archive in a ConfigMap (bytes). Encoded in base64, such an archive stays below etcd's 1.5 MB, and a
+# pod with it starts in less than a second.
 MAX_CONFIG_MAP_BYTES = 700_000
 OWN_IGNORE_FILE = ".trainmasterignore"
-# If a folder contains both files, the later one takes precedence.
+# If a folder contains both files, `.trainmasterignore` takes precedence.
 IGNORE_FILES = (".gitignore", OWN_IGNORE_FILE)
 ALWAYS_LEFT_OUT = frozenset(
     {".git", ".hg", ".svn", ".venv", ".trainmaster", "__pycache__", "node_modules", ".ipynb_checkpoints"}
@@ -72,12 +74,12 @@ class Archive:
         return len(self.data) <= MAX_CONFIG_MAP_BYTES
 
     def summary(self) -> str:
-        """Returns a line with the number of files, their total size, and the files left out with the reasons."""
+        """Returns a line with the number of files, the compressed size, and the files left out with the reasons."""
         files = "1 file" if len(self.sizes) == 1 else f"{len(self.sizes)} files"
         return "; ".join([f"{files}, {size_text(len(self.data))}", *([self.left()] if self.left_out else [])])
 
     def left(self) -> str:
-        """Returns the files left out with the reasons, for a line. Empty if there are none."""
+        """Returns the files left out with the reasons, as a part of a line. Empty if no files were left out."""
         reasons: dict[str, list[str]] = {}
         for each in self.left_out:
             reasons.setdefault(each.reason, []).append(each.path)
@@ -86,7 +88,7 @@ class Archive:
 
 
 def archive_folder(folder: str | Path) -> Archive:
-    """Returns the archive of a folder's code. Raises InvalidRequest if no job could use the archive."""
+    """Returns the archive of a folder's code. Raises InvalidRequest if the folder is missing, empty or too large."""
     root = Path(folder)
     if not root.is_dir():
         what = "is no folder" if root.exists() else "is not there"
@@ -178,7 +180,7 @@ def _walk(
 
 
 def _ignored(path: PurePosixPath, ignores: tuple[_Ignore, ...], *, is_folder: bool) -> tuple[bool, str | None]:
-    """Returns whether the nearest `.trainmasterignore` includes a path, and the reason for leaving it out, or None."""
+    """Returns whether a `.trainmasterignore` includes a path, and why the path is left out (None if it isn't)."""
     slash = "/" if is_folder else ""
     decisions = [
         (ignore.name, ignore.patterns.check_file(f"{path.relative_to(ignore.folder)}{slash}").include)
@@ -218,9 +220,12 @@ def archive_files(
     left_out: Sequence[LeftOut] = (),
     folder: str = "",
 ) -> Archive:
-    """Returns the archive of files (bytes) and links (their targets). Raises InvalidRequest if they are too large."""
+    """Returns the archive of files and links. Raises InvalidRequest if the archive is too large.
+
+    A value in `files` is a file's content (bytes) or a link's target (str).
+    """
     packed = io.BytesIO()
-    # The archive records no archive name, times or owners, so that equal files make equal bytes.
+    # The archive contains neither its own name nor times nor owners, so that equal files make equal bytes.
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name in sorted(files):
             content = files[name]
@@ -275,7 +280,7 @@ SECRET_FILES = (
     # Histories of shells and interpreters.
     *(".*_history", ".*history", ".*_hist", ".lesshst", ".viminfo"),
 )
-# The first bytes of a private key in PEM format, regardless of the file's name.
+# The beginning and the end of the first line of a private key in PEM format, regardless of the file's name.
 _PEM, _PRIVATE = b"-----BEGIN ", b"PRIVATE KEY-----"
 
 

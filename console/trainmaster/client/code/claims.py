@@ -1,9 +1,9 @@
-"""Copies an archive that is too large for a ConfigMap onto a volume, with a short-lived pod.
+"""Copies an archive that is too large for a ConfigMap onto a volume, using a short-lived pod.
 
 The pod uses the job's image. It mounts the claim and the archive's pieces, joins the pieces and compares the digest.
-The pieces are ConfigMaps that the pod owns, so they are removed together with it. This program removes the pod even
-after Ctrl-C. If the program is killed, the pod ends at its deadline and the next upload removes it. The job's current
-archive is kept, because replacement pods need it until the job names the new archive.
+The pieces are ConfigMaps that the pod owns, so they are removed together with the pod. This program removes the pod
+even after Ctrl-C. If the program is killed, the pod ends at its deadline and the next upload removes it. The job's
+current archive is kept, because replacement pods need it until the job names the new archive.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from trainmaster_operator.wire.values import mapping
 UPLOAD_SECONDS = 300
 POLL_SECONDS = 0.2
 KEPT_ARCHIVES = 2
-# The annotation that identifies the run of this program that created the pod.
+# The value of this annotation identifies which run of this program created the pod.
 UPLOAD_ANNOTATION = "trainmaster.dev/upload"
 # Fields of the job's podTemplate that the pod needs to start on the workers' nodes.
 _TAKEN_FROM_POD = ("imagePullSecrets", "tolerations", "nodeSelector", "securityContext", "priorityClassName")
@@ -38,10 +38,10 @@ _WAITING = dict.fromkeys(("ErrImagePull", "ImagePullBackOff"), "its image can't 
     **dict.fromkeys(("CreateContainerConfigError", "CreateContainerError"), "its container can't be made"),
 }
 
-# `python3 -c` runs this program with the folder, the digest, the number of pieces, the number of archives to keep, the
-# digest that the job names (or nothing), and the job. The folder may contain other users' files, so a list in it names
-# the job's archives, the newest last, and whether the job created each. The program removes only archives that the job
-# created and that no other job's list names.
+# `python3 -c` runs this program. Its arguments are the folder, the digest, the number of pieces, the number of archives
+# to keep, the digest that the job names (or nothing), and the job. The folder may contain other users' files, so each
+# job has a list there. The list names the job's archives, newest last, and records which of them the job created. The
+# program removes only archives that the job created and that no other job's list names.
 _PROGRAM = """
 import hashlib, json, os, sys
 folder, digest, pieces, kept, named, job = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), *sys.argv[5:]
@@ -98,7 +98,7 @@ except (ValueError, AttributeError):
 def upload_to_claim(
     jobs: JobClient, name: str, spec: Mapping[str, Any], archive: Archive, *, beside: TrainingJob | None = None
 ) -> None:
-    """Puts the archive onto the claim of `spec.code`, which the pods of the job `beside` already mount."""
+    """Puts the archive onto the claim of `spec.code`. `beside` is the job if it exists and its pods mount the claim."""
     starts = range(0, len(archive.data), MAX_CONFIG_MAP_BYTES)
     pieces = [archive.data[start : start + MAX_CONFIG_MAP_BYTES] for start in starts]
     claim = spec["code"]["claim"]["claimName"]
@@ -116,7 +116,7 @@ def upload_to_claim(
                 _replace(maps, config_map(f"{pod}-{number}", name, "piece", piece, [owner]))
             _wait(pods, pod, uid)
         finally:
-            # The pod is deleted first, because its pieces are then removed even if this is interrupted.
+            # The pod is deleted first, because its pieces are then removed even if this program is interrupted.
             _delete(pods, pod, uid)
             for number in range(len(pieces)):
                 _delete(maps, f"{pod}-{number}")
@@ -128,7 +128,7 @@ def upload_to_claim(
 
 
 def _make_pod(pods: Objects, body: dict[str, Any]) -> str:
-    """Creates a pod and returns its uid. Deletes the pod if it is unknown whether it was created."""
+    """Creates a pod and returns its uid. If the creation's outcome is unknown, deletes the pod if it exists."""
     pod, token = body["metadata"]["name"], secrets.token_hex(8)
     body["metadata"]["annotations"] = {UPLOAD_ANNOTATION: token}
     try:
@@ -217,7 +217,7 @@ def _pod(
 
 
 def _replace(maps: Objects, body: Mapping[str, Any]) -> None:
-    """Creates a piece. Replaces a piece that another upload has left."""
+    """Creates a piece. If an earlier upload has left a piece of this name, replaces that piece."""
     try:
         maps.create(body)
     except JobExists:
@@ -226,7 +226,7 @@ def _replace(maps: Objects, body: Mapping[str, Any]) -> None:
 
 
 def _wait(pods: Objects, pod: str, uid: str) -> None:
-    """Waits until the pod has succeeded. If it fails, raises InvalidRequest with the reason."""
+    """Waits until the pod has succeeded. If the pod fails or takes too long, raises InvalidRequest with the reason."""
     until = time.monotonic() + UPLOAD_SECONDS
     which = f"pod {pod}, which brings the code to its volume,"
     while True:
@@ -275,6 +275,9 @@ def _problem(status: Mapping[str, Any]) -> str:
 
 
 def _delete(objects: Objects, name: str, uid: str | None = None) -> None:
-    """Deletes an object. A pod is deleted at once, and only if it has this uid. If that fails, the next upload does."""
+    """Tries to delete an object. If this fails, the next upload deletes the object.
+
+    With `uid`, the object is deleted at once, and only if it has this uid.
+    """
     with suppress(ClientError):
         objects.delete(name, uid, gracePeriodSeconds=0)

@@ -1,7 +1,7 @@
 """Refuses code that lacks the job's script, because every attempt would fail.
 
-A job is refused only if the failure is certain, because its command is plain Python or torchrun with a relative path to
-the script. Python looks for this path in the code's folder, which contains only the archive's files.
+A job is refused only if the failure is certain. For this, its command must be plain Python or torchrun with a relative
+path to the script: Python looks for this path in the code's folder, which contains only the archive's files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trainmaster_operator.wire.names import is_python
 _PYTHON_FLAGS, _PYTHON_FLAGS_WITH_VALUE = "bBdEiIOPqRsSuvx", "WX"
 # With these options, torchrun runs no script, or looks for the script in another way than Python.
 _NO_SCRIPT = {"module", "no_python", "use_env"}
-# A user's container that uses this variable may write into the code's folder (rendering/environment.py).
+# A user's container that names the agent's state folder (STATE_DIRECTORY) may write into the code's folder below it.
 _STATE = re.compile("trainmaster.state")
 
 

@@ -1,4 +1,4 @@
-"""Reads and writes the objects that bring a job's code: ConfigMaps, and pods that copy archives onto volumes."""
+"""Reads and writes the objects that carry a job's code: ConfigMaps, and pods that copy archives onto volumes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Objects:
         self._request("PATCH", name, query=query, body=patch, content_type=content_type)
 
     def delete(self, name: str, uid: str | None = None, **options: Any) -> None:
-        """Deletes an object, but only if it has this uid. It may already be gone."""
+        """Deletes an object if it exists; with `uid`, only if the object has this uid."""
         body = {**options, "preconditions": {"uid": uid}} if uid else None
         with suppress(JobNotFound):
             self._request("DELETE", name, body=body)

@@ -1,6 +1,7 @@
-"""Submits jobs with code. Because of the order of the requests, no pod waits for code and nothing is left behind.
+"""Submits jobs with code. The requests are ordered so that no pod waits for its code and nothing is left behind.
 
-The code is stored in the ConfigMap `<job>-code`, which the job owns once it exists, or on a claim (`claims`).
+The code is stored on a claim (see `claims`) or in the ConfigMap `<job>-code`. The job owns this ConfigMap as soon as
+the job exists.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ CODE_FOLDER = "trainmaster-code"
 
 @dataclass(frozen=True)
 class Pushed:
-    """Pushed contains the job after a push, and whether its code has changed."""
+    """Pushed contains the job after a push, and whether the push changed the job's code."""
 
     job: TrainingJob
     changed: bool
 
 
 def with_code(manifest: Mapping[str, Any], archive: Archive, claim: str | None = None) -> dict[str, Any]:
-    """Returns a manifest with `spec.code`. Raises InvalidRequest if the archive has no place or lacks the script."""
+    """Returns a manifest with `spec.code`. Raises InvalidRequest if the archive fits nowhere or lacks the script."""
     body: dict[str, Any] = copy.deepcopy(dict(manifest))
     name = str((body.get("metadata") or {}).get("name") or "")
     require_name(name)
@@ -63,7 +64,7 @@ def with_code(manifest: Mapping[str, Any], archive: Archive, claim: str | None =
 def submit_with_code(
     jobs: JobClient, manifest: Mapping[str, Any], archive: Archive, *, claim: str | None = None
 ) -> TrainingJob:
-    """Creates a job that runs the archive's code, from `claim` or a ConfigMap. Raises JobExists and others."""
+    """Creates a job that runs the archive's code, stored on `claim` or in a ConfigMap. Raises ClientErrors."""
     body = with_code(manifest, archive, claim)
     name = body["metadata"]["name"]
     if "claim" in body["spec"]["code"]:
@@ -82,7 +83,7 @@ def submit_with_code(
 
 
 def push_code(jobs: JobClient, name: str, archive: Archive) -> Pushed:
-    """Uploads new code into a job, whose ranks restart with it in their pods. Raises JobNotFound and InvalidRequest."""
+    """Uploads a job's new code. The ranks restart with it in their pods. Raises JobNotFound and InvalidRequest."""
     job = jobs.get(name)
     if job.finished:
         raise InvalidRequest(
@@ -119,7 +120,7 @@ def config_map_name(job: str) -> str:
 
 
 def create_config_map(jobs: JobClient, job: str, archive: Archive) -> None:
-    """Creates a new job's ConfigMap, or replaces the one of a deleted job of this name. Raises JobExists."""
+    """Creates a new job's ConfigMap, or replaces that of a deleted job with this name. Raises JobExists."""
     maps, name = Objects(jobs, "configmaps"), config_map_name(job)
     body = config_map(name, job, CODE_ARCHIVE, archive.data)
     try:
@@ -133,7 +134,7 @@ def create_config_map(jobs: JobClient, job: str, archive: Archive) -> None:
                 f"ConfigMap {name} is there and isn't a job's code: give the job another name, or remove it"
             )
         require_free(jobs, job)
-        # The garbage collector may be about to remove the previous job's ConfigMap, so that one is replaced.
+        # The garbage collector may be about to remove the previous job's ConfigMap, so that ConfigMap can't be reused.
         maps.delete(name, present["metadata"].get("uid"))
     maps.create(body)
 
@@ -154,7 +155,7 @@ def give_to_job(jobs: JobClient, job: TrainingJob) -> None:
 
 
 def replace_archive(jobs: JobClient, job: TrainingJob, name: str, archive: Archive) -> None:
-    """Adds new code beside the current code, which replacement pods need until the job names the new code."""
+    """Stores new code. If both fit, keeps the current code too, for pods created before the job names the new code."""
     maps, body = Objects(jobs, "configmaps"), config_map(name, job.name, CODE_ARCHIVE, archive.data)
     present = maps.get(name)
     if present is None:

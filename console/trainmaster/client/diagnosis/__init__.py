@@ -1,4 +1,4 @@
-"""The diagnosis explains why a job doesn't run, has failed or is slow, with one main cause, evidence and next steps.
+"""The diagnosis explains why a job doesn't run, has failed or is slow: it names a main cause, evidence and next steps.
 
 All functions here are pure; `trainmaster.client.gathering` reads a situation from a cluster. Read the modules in this
 order:

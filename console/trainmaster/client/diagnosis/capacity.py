@@ -6,9 +6,10 @@ A node's free amount is its allocatable amount minus the requests of its pods. I
     0/7 nodes are available: 3 Insufficient nvidia.com/gpu, 2 node(s) had untolerated taint {dedicated: infra},
     2 node(s) didn't match Pod's node affinity/selector. preemption: 0/7 nodes are available: ...
 
-Each part begins with the number of nodes that it excludes. A node is counted for the first filter that it fails, and
-for each resource that it lacks, so the sum can exceed the number of nodes. A part without a number excludes every
-node. Newer schedulers don't name taints ("untolerated taint(s)"). Volcano writes "are unavailable".
+Each part names a reason, after the number of nodes that are excluded for it. A node is counted only for the first
+filter that it fails. If this filter checks resources, the node is counted for each resource that it lacks, so the sum
+can exceed the number of nodes. A part without a number excludes every node. Newer schedulers don't name taints
+("untolerated taint(s)"). Volcano writes "are unavailable".
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from trainmaster_operator.wire.values import mapping
 
 _NOUNS = {"cpu": "CPU", "memory": "memory", "ephemeral-storage": "local storage", "pods": "places for pods"}
 _BEGINNING = re.compile(r"0/\d+ nodes are (?:un)?available: ")
-# A sentence ends with a dot before a blank or at the end. Other dots belong to names of resources and taints.
+# A dot ends a sentence if a space or nothing follows. Other dots belong to names of resources and taints.
 _END = re.compile(r"\.(?= |$)")
 _COUNT = re.compile(r"(\d+) ")
 # Pairs of a kind and its message's pattern. The first match is used.
@@ -59,7 +60,7 @@ class Room:
 
 @dataclass(frozen=True)
 class Exclusion:
-    """Exclusion is a reason why nodes reject the pod, with their number (0 if the message doesn't give it).
+    """Exclusion is a reason why nodes reject the pod, and the number of these nodes (0 if the message gives none).
 
     `about` names the resource, taint or claim.
     """
@@ -71,7 +72,7 @@ class Exclusion:
 
 
 def requests_of(pod: Object) -> Mapping[str, Decimal]:
-    """Returns a pod's requests: the containers' sum, or the largest init container's request if that is more."""
+    """Returns a pod's request for each resource: the containers' sum, or an init container's request if larger."""
     total: dict[str, Decimal] = {"pods": Decimal(1)}
     for container in items(pod, "spec", "containers"):
         for name, amount in _requests(container):
@@ -83,7 +84,7 @@ def requests_of(pod: Object) -> Mapping[str, Decimal]:
 
 
 def rooms(nodes: Iterable[Object], pods: Iterable[Object] | None, resource: str) -> list[Room]:
-    """Returns the nodes' room for a resource. The node with the most room comes first."""
+    """Returns how much of a resource each node has and has free. The node with the most free comes first."""
     used: dict[str, Decimal] = {}
     for pod in pods or ():
         host = text(pod, "spec", "nodeName")

@@ -1,7 +1,7 @@
 """Translates a failed program's last lines, as Python, torch, NCCL and Hugging Face print them, into plain sentences.
 
-Specific patterns come before general ones, because the last lines of a failed rank often match several (an NCCL error
-below the cause). If no pattern matches, the exception's own line is shown.
+Specific patterns come before general ones, because the last lines of a failed rank often match several, such as the
+cause and an NCCL error below it. If no pattern matches, the exception's own line is shown.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Ending:
-    """Ending is the meaning of a log's end, as a word for programs and as a clause that follows "rank 3"."""
+    """Ending explains the end of a log: `cause` is a word for programs, and `clause` follows a subject ("rank 3")."""
 
     cause: str
     clause: str
     remedy: str
     line: str
-    """The line of the log."""
+    """The log's line that shows the error."""
     about: str = ""
     """The file, module or amount that the line names; empty if the line names nothing."""
 
 
-# Pattern, cause, clause (with the pattern's groups), remedy.
+# Each entry is a pattern, the cause, the clause ({0} and {1} are the pattern's groups) and the remedy.
 _ENDINGS: tuple[tuple[str, str, str, str], ...] = (
     (r"(?:CUDA|HIP|NPU|XPU) out of memory\. Tried to allocate ([\d.]+ \w+)", "CudaOutOfMemory",
      "has no GPU memory left for {0} more",
@@ -131,7 +131,7 @@ MAX_LOG = 64_000
 
 
 def read_ending(log: str) -> Ending | None:
-    """Returns the meaning of a log's end, or None if it shows no known error."""
+    """Returns the meaning of a log's end, or None if no error is recognised."""
     log = log[-MAX_LOG:]
     for pattern, cause, clause, remedy in _ENDINGS:
         # The last match is used.

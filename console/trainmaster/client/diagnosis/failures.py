@@ -1,4 +1,7 @@
-"""Explains why the newest attempt ended: which rank failed first, on which node, with which lines, or where it hung."""
+"""Explains why the newest attempt ended.
+
+The explanation names the rank that failed first, its node, and its last lines or the place where it hung.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ _LIBRARIES = ("/site-packages/", "/lib/python", "/dist-packages/", "<frozen ")
 
 
 def failure_findings(situation: Situation) -> Iterator[Finding]:
-    """Yields why the newest attempt ended, and what ended the job if that differs."""
+    """Yields why the newest attempt ended, and also what ended the job if that was something else."""
     job, reason = situation.job, situation.view.end_reason
     message = situation.shown_message.rstrip(".")
     if reason == "DeadlineExceeded":
@@ -52,7 +55,7 @@ def failure_findings(situation: Situation) -> Iterator[Finding]:
 
 
 def _finding(situation: Situation, failure: Failure) -> Finding:
-    """Returns the finding on a failure: by its reason, or else by its log, or else a general finding."""
+    """Returns the finding on a failure, derived from the failure's reason, or else from its log or exit code."""
     evidence = next((one for one in situation.evidence if one.attempt == failure.attempt), None)
     log = _log(situation, failure, evidence)
     reason, message, who = failure.reason, short(failure.message), _who(failure)
@@ -112,7 +115,7 @@ def _finding(situation: Situation, failure: Failure) -> Finding:
 
 
 def _ended(situation: Situation, ending: Ending, who: str, log: str, found: Finding) -> Finding:
-    """Returns the finding with the log's line. If the job's own program is missing, adds a remedy."""
+    """Returns the finding with the log's line as evidence. If the job's own program is missing, adds a remedy."""
     evidence = found.evidence
     if ending.line and ending.line not in log[-2_000:]:
         evidence += (f"its log: {ending.line}",)
@@ -144,7 +147,10 @@ def _program(situation: Situation, ending: Ending) -> str:
 
 
 def _ending(failure: Failure, evidence: AttemptEvidence | None, log: str) -> Ending | None:
-    """Reads the end of the culprit's log. If the culprit only lost its peers, reads the other ranks' logs."""
+    """Returns the error that ends the culprit's log, or None.
+
+    If the log shows no error and the culprit only lost contact with others, the other workers' reports are searched.
+    """
     own = read_ending(log)
     if own is not None or evidence is None or failure.reason not in ("PeerLost", "AgentLost", "MasterUnreachable"):
         return own

@@ -1,4 +1,6 @@
-"""Explains pods that have a node but don't train: the node, volumes, images, containers, and ranks that don't start.
+"""Explains why pods that have a node don't train.
+
+The cause can be the node, a volume, an image, a container, or ranks that don't start.
 
 The patterns match messages of the kubelet, the attach-detach controller, containerd, CRI-O and registries.
 """
@@ -39,8 +41,8 @@ _PULL = frozenset(
 _IMAGE = re.compile(r'(?:image|pull) "?([^"\s]+?)"?(?:[:,]? |$)')
 _QUOTED = re.compile(r'"([^"\s]+)"')
 _FORMAT = "exec format error"
-# A pattern for a message about an image (case is ignored), the cause, the clause and the remedy. The first match is
-# used.
+# Each entry is a pattern for a message about an image (case is ignored), the cause, the clause and the remedy. The
+# first match is used.
 _IMAGES: tuple[tuple[str, str, str, str], ...] = (
     (r"couldn't parse image name|invalid reference format|InvalidImageName", "ImageNameInvalid",
      "{image} is no valid image name: {why}", "correct spec.image (small letters, digits, one ':' before the tag)"),
@@ -68,12 +70,12 @@ _IMAGES: tuple[tuple[str, str, str, str], ...] = (
     (r"no space left on device", "DiskFull", "node {node} has no disk space left for the image {image}",
      "free the node's disk, or choose another node"),
 )  # fmt: skip
-# Ranks usually start soon after their pods, but on a slow processor or disk, torch may take this long (seconds).
+# Ranks usually start soon after their pods, but on a slow processor or disk, torch may need this long (seconds).
 ORDINARY_SECONDS = 60.0
 
 
 def waiting_pods(situation: Situation) -> Iterator[tuple[Object, str, str]]:
-    """While the job starts, yields each pod with a node but no running worker, with the names of pod and node."""
+    """While the job starts, yields each pod that has a node but no running worker container, its name and its node."""
     if not situation.is_starting:
         return
     for pod in situation.pods:
@@ -248,7 +250,7 @@ def _sandbox(pod: str, node: str, message: str) -> Finding:
 
 
 def _starting(situation: Situation) -> Iterator[Finding]:
-    """Yields a finding on what a starting job waits for, or has waited for until its deadline."""
+    """Yields a finding on what a starting job waits for, or waited for until its startup deadline passed."""
     if situation.job.phase != "Starting" and situation.view.end_reason != "StartupDeadlineExceeded":
         return
     workers = situation.job.status.workers

@@ -1,6 +1,6 @@
-"""Explains waits in queues and gangs: a Kueue Workload's obstacle, position or eviction, or a PodGroup that can't fit.
+"""Explains why a job waits in Kueue's queue (obstacle, position or eviction), or why its gang's PodGroup waits.
 
-The messages are those of Kueue 0.10 to 0.18 (pkg/scheduler/flavorassigner, pkg/controller/core, pkg/workload).
+The patterns match messages of Kueue 0.10 to 0.18 (pkg/scheduler/flavorassigner, pkg/controller/core, pkg/workload).
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _place(situation: Situation) -> tuple[str, ...]:
 
 
 def _before(situation: Situation) -> int | None:
-    """Returns the number of Workloads ahead in the queue, as Kueue reports it, or else by priority and age."""
+    """Returns how many Workloads are ahead in the queue, as reported by Kueue or else counted by priority and age."""
     if situation.position is not None:
         return situation.position
     if situation.pending is None or situation.workload is None:

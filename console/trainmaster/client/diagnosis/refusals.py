@@ -12,9 +12,10 @@ from trainmaster.client.diagnosis.capacity import resource_noun
 from trainmaster.client.diagnosis.situation import Finding, Situation, Step
 from trainmaster.client.objects import Object, at, items, joined, name_of, short, text
 
-# A message's pattern, the cause, the clause with the pattern's groups, the remedy, and a command with its description.
 _POLICY = "change what it names, or ask the policy's owner"
 _EVENTS = ("the refusals", "kubectl events {where} --types=Warning")
+# Each rule is a message's pattern, the cause, the clause ({0} and {1} are the pattern's groups), the remedy, and a
+# command's description with the command.
 _RULES: tuple[tuple[str, str, str, str, tuple[str, str]], ...] = (
     (r'violates PodSecurity "([^"]+)": (.+)', "Refused",
      "the namespace's Pod Security standard ({0}) doesn't allow its pods: {1}",

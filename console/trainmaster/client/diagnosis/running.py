@@ -1,4 +1,7 @@
-"""Explains a training job: it lacks some ranks, it is slow (status.timeSpent, a slow rank), or it is healthy."""
+"""Explains whether a training job lacks ranks, is slow or is healthy.
+
+A job counts as slow if status.timeSpent shows a large loss, or if one rank is much slower than the others.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from trainmaster.client.objects import name_of, text
 from trainmaster.client.view import percent, plural
 from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES
 
-# Losses below this share aren't reported, and shares of less than this many seconds mean nothing.
+# A loss is reported only if its share is at least this large, and if the job's total time is at least this long (s).
 LARGE_SHARE, FEW_SECONDS = 0.2, 20.0
 # A rank that is slower than the median by this factor delays the others. Equal ranks differ by a few percent.
 STRAGGLES = 1.3
@@ -33,7 +36,7 @@ _ONCE = ("load", "rendezvous", "pull", "schedule")
 
 
 def continuing_findings(situation: Situation) -> Iterator[Finding]:
-    """Yields a finding on what the missing ranks wait for. Rules about their pods come earlier."""
+    """Yields a finding on what the missing ranks wait for. Rules about these ranks' pods are applied earlier."""
     if situation.view.training_with:
         failures = situation.job.status.failures[:1]
         evidence = tuple(f"attempt {one.attempt} ended: {one.reason}: {one.message[:200]}" for one in failures)

@@ -1,4 +1,4 @@
-"""Explains why pods have no node, by comparing the scheduler's message with the nodes' free resources."""
+"""Explains why pods have no node: compares the scheduler's message with the nodes' free resources."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ class _Reading:
     def _constraint(self) -> Finding:
         """Returns the finding without the scheduler's message.
 
-        Constraints that exclude every node come first. A lack of room comes before taints and selectors, unless these
-        exclude all large enough nodes, because a cluster has nodes that aren't meant for the job.
+        Constraints that exclude every node come first. A cluster usually has nodes that aren't meant for the job, so a
+        lack of room comes before taints and selectors, unless these exclude all nodes that are large enough.
         """
         if claim := self._claim():
             return claim
@@ -167,7 +167,7 @@ class _Reading:
         return rooms([node], None, resource)[0].allocatable >= self.asked.get(resource, Decimal(0))
 
     def _no_room(self, lacking: Sequence[Exclusion]) -> Finding:
-        """Returns the finding on the resource that most nodes lack. Accelerators come before CPU and memory."""
+        """Returns the finding on the resource that most nodes lack, preferring accelerators to CPU and memory."""
         ordinary = ("cpu", "memory", "ephemeral-storage", "pods")
         resource = max(lacking, key=lambda one: (one.about not in ordinary, one.nodes)).about
         asked, noun = self.asked.get(resource), resource_noun(resource)
@@ -208,7 +208,7 @@ class _Reading:
         return Finding("InsufficientResources", clause, (*lines, *evidence), (wait, look))
 
     def _usable(self) -> list[Object]:
-        """Returns the nodes that meet all constraints except for room, or all nodes if there are none."""
+        """Returns the nodes that the pod could use if they had room. If there are none, returns all nodes."""
         nodes = list(self.nodes or ())
         return [
             node for node in nodes if not (self._taints_of(node) or self._lacks_labels(node) or _is_cordoned(node))
@@ -314,7 +314,7 @@ def claims_of(pod: Object) -> list[str]:
 
 
 def _asked(situation: Situation) -> Mapping[str, Decimal]:
-    """Returns a worker's requests according to the job's spec. They are needed if the pods are gone."""
+    """Returns a worker's requests according to the job's spec, for use when the pods are gone."""
     resources, accelerator = (at(situation.job.raw, "spec", name) for name in ("resources", "accelerator"))
     kind = RESOURCE_NAMES.get(text(accelerator, "kind"), RESOURCE_NAMES["nvidia"])
     fields = {"gpus": text(accelerator, "resourceName") or kind, "cpu": "cpu", "memory": "memory"}

@@ -1,4 +1,4 @@
-"""Defines the rules' input, a situation of raw objects, and output, findings with evidence and next steps."""
+"""Defines what the rules read (a situation of raw objects) and yield (findings with evidence and next steps)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainmaster.client.view import JobView, view_of
 from trainmaster_operator.api.evidence import AttemptEvidence
 from trainmaster_operator.api.v1alpha1 import Condition
 
-# A job that failed for one of these reasons never had all its ranks up, so an obstacle to its start is the cause.
+# If a job failed for one of these reasons, its ranks were never all up, so an obstacle to their start is the cause.
 START_REASONS = frozenset(
     {"ImagePull", "InvalidImageName", "CreateContainer", "InitFailed", "Unschedulable", "QuotaExceeded", "Refused"}
     | {"NotInstalled", "NameTaken", "StartupDeadlineExceeded"}
@@ -45,7 +45,7 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis(Finding):
-    """Diagnosis is the main finding in a sentence, with others, and the names of objects that couldn't be read."""
+    """Diagnosis is the main finding as a sentence, the other findings, and what couldn't be read."""
 
     namespace: str
     name: str
@@ -68,7 +68,10 @@ class Diagnosis(Finding):
 
 @dataclass(frozen=True)
 class Situation:
-    """Situation is the job with the objects around it. None means not needed, or not readable (listed in `unread`)."""
+    """Situation is a job and the objects around it.
+
+    None means that an object wasn't needed, doesn't exist or couldn't be read. `unread` lists what couldn't be read.
+    """
 
     job: TrainingJob
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -110,7 +113,7 @@ class Situation:
 
     @property
     def is_starting(self) -> bool:
-        """Returns whether an obstacle may keep the ranks from starting, or kept them from it until the job failed."""
+        """Returns whether an obstacle may keep ranks from starting, or kept them from starting until the job failed."""
         if self.job.phase == "Failed":
             return self.view.end_reason in START_REASONS
         return self.job.status.phase in ("Pending", "Starting", "Restarting") or bool(self.view.training_with)

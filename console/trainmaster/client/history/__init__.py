@@ -1,9 +1,9 @@
-"""Reads the records of jobs (`trainmaster history`), even of jobs that were deleted.
+"""Reads the records of jobs from `trainmaster history`, even if the jobs were deleted.
 
 | module | content |
 |---|---|
-| `finding` | `find_history`: the history's address, the viewer's token for it, and its errors |
-| `answers` | the JSON objects in a history's answers, validated |
+| `finding` | `find_history` returns the history's address and the viewer's token; `HistoryErrors` creates its errors |
+| `answers` | the JSON objects in a history's answers, and their validation |
 | `reading` | `HistoryReader` asks a history over HTTP; `curves` and `rank_figures` read a job's complete curves |
 """
 

@@ -1,8 +1,8 @@
 """Defines the JSON answers of a history. The server creates them, and the client validates them before use.
 
-A missing field counts as null, like an unknown value, because another release's history may not send it. A field of the
-wrong type causes an error that names the field. To keep a hostile answer from filling memory, lists are cut at their
-maximum length or at their first invalid item.
+A missing field counts as null, like an unknown value, because another release's history may not send this field. A
+field of the wrong type causes an error that names the field. To keep a hostile answer from filling memory, validation
+stops at a list's first invalid item, and lists have a maximum length.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES
 from trainmaster_operator.wire.limits import MAX_INDEX
 from trainmaster_operator.wire.values import MAX_TIME, MAX_WHOLE, shown
 
-# Maximum numbers in an answer: jobs in a list, points of curves, columns and ranks of a heat map, other items.
+# Maximum counts in an answer: jobs in a list, points of curves, columns and ranks of a heat map, other items.
 MOST_JOBS, MOST_POINTS, MOST_COLUMNS, MOST_RANKS, MOST_ITEMS = 500, 10_000, 240, 1_024, 20_000
 MOST_LINES = 1_000_000
 Item = TypeVar("Item")
@@ -52,7 +52,7 @@ class HistoryAnswer(_Part):
 
     @classmethod
     def of(cls, **fields: Any) -> Self:
-        """Returns an answer with the given fields."""
+        """Returns an answer that contains the given fields."""
         return cls.model_validate(fields)
 
     def to_data(self) -> dict[str, Any]:
@@ -123,7 +123,7 @@ class Life(_Part):
 
 
 class RecordedJobList(HistoryAnswer):
-    """RecordedJobList is a part of a list of jobs, newest first; `more` is the start of the next part."""
+    """RecordedJobList is a page of a list of jobs, newest first. `more` is the next page's start, if there is one."""
 
     kind: Literal["RecordedJobList"] = "RecordedJobList"
     items: Annotated[Listed[RecordedJob], Field(max_length=MOST_JOBS)] = []
@@ -131,7 +131,7 @@ class RecordedJobList(HistoryAnswer):
 
 
 class RecordedJobDetail(RecordedJob, HistoryAnswer):
-    """RecordedJobDetail is a job with its attempts, its last object, and all jobs that had its name."""
+    """RecordedJobDetail is a job, its attempts, its last recorded object, and all jobs that had the same name."""
 
     kind: Literal["RecordedJobDetail"] = "RecordedJobDetail"
     job: dict[str, Any] = {}
@@ -140,7 +140,7 @@ class RecordedJobDetail(RecordedJob, HistoryAnswer):
 
 
 class _Timed(HistoryAnswer):
-    """_Timed is an answer with points in order of time."""
+    """_Timed is an answer with points that are sorted by time."""
 
     resolution_seconds: Time = 0.0
     at: Annotated[Listed[Time], Field(max_length=MOST_POINTS)] = []
@@ -159,7 +159,7 @@ class _Timed(HistoryAnswer):
 
 
 class Series(_Timed):
-    """Series is a job's curves, each with a value for each point; `redone` marks repeated steps."""
+    """Series contains a job's curves. Each curve has one value per point; `redone` marks repeated steps."""
 
     kind: Literal["Series"] = "Series"
     step: Column[Whole] | None = None
@@ -186,7 +186,7 @@ class Series(_Timed):
 
 
 class RankHeat(_Timed):
-    """RankHeat is a figure of each rank over time: a row for each point, with a value for each rank."""
+    """RankHeat shows one figure of all ranks over time: a row per point with one value per rank."""
 
     kind: Literal["RankHeat"] = "RankHeat"
     figure: str | None = None
@@ -238,7 +238,7 @@ class WorkerLog(_Part):
 
 
 class LogList(HistoryAnswer):
-    """LogList has the ends of workers' logs."""
+    """LogList contains the ends of workers' logs."""
 
     kind: Literal["LogList"] = "LogList"
     items: Items[WorkerLog] = []
@@ -252,7 +252,7 @@ def columns_of(series: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 
 def _filled(values: list[Any] | None, place: str, length: int) -> list[Any]:
-    """Checks a list's length and returns the list. If it is missing, returns a list of nulls."""
+    """Checks a list's length and returns the list. For a missing list, returns nulls."""
     if values is None:
         return [None] * length
     if len(values) != length:

@@ -1,17 +1,17 @@
-"""Finds a viewer's history, and the token that identifies the viewer to it.
+"""Finds the history that a viewer uses, and the token that identifies the viewer to the history.
 
 The history's address comes from the first of these:
 
-1. `--history`, or else TRAINMASTER_HISTORY: the address of a history;
+1. `--history`, or else TRAINMASTER_HISTORY;
 2. the extension `trainmaster.dev/history` of the kubeconfig's cluster, `{url: https://…}`;
-3. the service that the cluster announces, through the API server's proxy. It receives viewers' tokens, so an annotation
-   of a cluster role announces it: only administrators write cluster roles, but any user who may create namespaces and
-   services could own a fixed name.
+3. the service that the cluster announces, reached through the API server's proxy. The service receives viewers' tokens,
+   so an annotation of a cluster role announces it: only administrators write cluster roles. If the service had a fixed
+   name instead, any user who may create namespaces and services could take that name.
 
-A history identifies viewers by a bearer token of the API server: the kubeconfig's, or a service account's for users
-without one (with a certificate, for example). The API server creates the account's token (TokenRequest) for users who
-may create `serviceaccounts/token`. Tokens with a separate audience aren't used: the history would need rights to check
-them, and an identity provider's users couldn't get one.
+A history identifies viewers by a bearer token that the API server accepts. This is the kubeconfig's token. Users
+without a token (those with a certificate, for example) use a service account's token, which the API server creates
+(TokenRequest) for users who may create `serviceaccounts/token`. Tokens with a separate audience aren't used, because
+the history would need rights to check them, and users of an identity provider couldn't get one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ VARIABLE, ACCOUNT_VARIABLE = "TRAINMASTER_HISTORY", "TRAINMASTER_HISTORY_SERVICE
 EXTENSION = "trainmaster.dev/history"
 ROLE, ANNOTATION = "trainmaster-history", "trainmaster.dev/history"
 ROLE_PATH = f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{ROLE}"
-# Lifetime of a service account's token (the shortest that Kubernetes offers), and how early it is replaced (seconds).
+# Lifetime of a service account's token, the shortest that Kubernetes offers, and how long before its end the token is
+# replaced (seconds).
 TOKEN_SECONDS, EARLY_SECONDS = 600, 60.0
 NO_SUCH_PATH = "the server could not find the requested resource"
 ELSEWHERE = f"--history or {VARIABLE} names one elsewhere"
@@ -49,14 +50,14 @@ class NoWay(NotAllowed):
 
 @dataclass(frozen=True)
 class FoundHistory:
-    """FoundHistory is a viewer's connection to a history, or to the cluster that announces its address."""
+    """FoundHistory contains the server that a viewer asks: the history, or the cluster that announces it."""
 
     server: Server
     is_announced: bool = False
 
     @property
     def answers(self) -> HistoryErrors:
-        """Returns the reader that creates a transport's errors."""
+        """Returns the reader that turns the server's answers into errors."""
         return HistoryErrors(self.server.address, proxied=self.is_announced)
 
 
@@ -70,9 +71,9 @@ def find_history(
 ) -> FoundHistory:
     """Returns the history that `given` names, or else the cluster's. Raises NoCluster and InvalidRequest.
 
-    `server` is the cluster with the viewer's credentials. The history receives the server's token, unless `token` or a
-    service account (`account`, ACCOUNT_VARIABLE) is given. `authority` is a file with the certificate authority for an
-    https address. By default, the system's authorities are used.
+    `server` is the cluster with the viewer's credentials. The history receives the token of these credentials, unless
+    `token` or a service account (`account`, ACCOUNT_VARIABLE) is given. `authority` is a file with the certificate
+    authority for an https address. By default, the system's authorities are used.
     """
     if server.acting_as is not None:
         raise InvalidRequest("A history knows you by your token, so it can't be asked on behalf of others: no --as.")
@@ -84,7 +85,7 @@ def find_history(
         address = _address(given, server)
         if address is None:
             return FoundHistory(replace(server, passed_on=bearer), is_announced=True)
-        # The address may lead through an API server's proxy, so both headers contain the token.
+        # An API server's proxy on the way would remove Authorization, so a second header contains the token too.
         tls, proxy = _tls(address, authority), environment_proxy(address)
         found = Server(address.rstrip("/"), tls, None, proxy, bearer, server.namespace, passed_on=bearer)
         require_socks("the proxy of the environment", found)
@@ -107,7 +108,7 @@ async def announced_prefix(transport: AsyncTransport) -> str:
 
 
 def _bearer(authorization: Authorization) -> Authorization:
-    """Forwards a user's bearer token. Raises NoWay for other kinds of authorization, and KubeconfigError."""
+    """Wraps an authorization so that it returns only bearer tokens. Raises NoWay for others, and KubeconfigError."""
 
     def header() -> str:
         found = authorization()
@@ -172,7 +173,7 @@ class AccountToken:
 
 @dataclass(frozen=True)
 class HistoryErrors(Reader):
-    """HistoryErrors creates errors from a history's `Status` answers. `proxied` histories are behind the API server."""
+    """HistoryErrors turns a history's answers into errors. `proxied`: the API server's proxy forwards them."""
 
     proxied: bool = False
 

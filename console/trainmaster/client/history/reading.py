@@ -1,12 +1,12 @@
-"""Reads a history over HTTP, and a job's complete curves piece by piece.
+"""Reads a history over HTTP, and reads a job's complete curves piece by piece.
 
-Every method returns the history's JSON answer, validated (`answers`). Times are seconds since the epoch in series, and
-RFC 3339 in jobs and attempts; unknown values are None. A job is identified by its namespace and name. An older job of
-the same name needs its `uid` too.
+Every method returns the history's JSON answer after validation (see `answers`). In series, times are seconds since the
+epoch; in jobs and attempts, they are RFC 3339 texts. Unknown values are None. A namespace and a name identify the
+newest job of this name; for an older one, pass its `uid` too.
 
 The number of points in an answer is limited, so complete curves are read in pieces. A history keeps fewer points for
-older times, so reading begins with the newest piece, and each piece's length depends on the resolution of the previous
-one. Periods without records are skipped.
+older times. So reading begins with the newest piece, and the resolution of each piece determines the length of the next
+piece. Periods without records are skipped.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ POINTS = 1000
 # How long a history's announced address is cached (seconds).
 ANNOUNCED_SECONDS = 60.0
 FIGURES = ("stepSeconds", "gradNorm", "loss")
-# The highest resolution of a history (--history-seconds is 2 by default).
+# The shortest time between two points of a history, in seconds (--history-seconds is 2 by default).
 FINEST_SECONDS = 0.5
-# Maximum number of points in a piece, which makes about a megabyte.
+# Maximum number of points in a piece. Such a piece takes about a megabyte.
 PIECE_POINTS = 5_000
-# The share of the limit that a piece uses, because a single point beyond the limit would halve the resolution.
+# Pieces are planned for this share of the maximum, because one point beyond the maximum would halve the resolution.
 FILLED = 0.9
 Columns = dict[str, list[Any]]
 # A function that requests the series between two times.
@@ -56,7 +56,7 @@ class HistoryReader:
     async def jobs(
         self, namespace: str | None = None, *, limit: int = answers.MOST_JOBS, after: str = ""
     ) -> Mapping[str, Any]:
-        """Returns recorded jobs, newest first. Pass the answer's `continue` as `after` of the next request."""
+        """Returns recorded jobs, newest first. To get the next ones, pass the answer's `continue` as `after`."""
         query = {"namespace": namespace, "limit": limit, "continue": after or None}
         return await self._get(answers.RecordedJobList, "/v1/jobs", query)
 
@@ -129,7 +129,7 @@ def blocking_history(found: FoundHistory, *, seconds: float | None = READ_SECOND
 async def history_beside(
     transport: AsyncTransport, history: str | None, token: str | None
 ) -> AsyncIterator[HistoryReader]:
-    """Yields the history at the given address, or else the cluster's, over a separate connection."""
+    """Yields a reader of the history at the given address, or else of the cluster's, with its own connection."""
     server = getattr(transport.transport if isinstance(transport, Blocking) else transport, "server", None)
     if not isinstance(server, Server):
         raise InvalidRequest("This client's transport doesn't name its cluster: make the client without a transport.")
@@ -147,7 +147,7 @@ async def history_beside(
 
 
 async def curves(reader: HistoryReader, namespace: str, name: str, *, uid: str | None = None) -> Columns:
-    """Returns a job's curves as columns sorted by time, such as `pandas.DataFrame` accepts. Raises JobNotFound."""
+    """Returns a job's curves, sorted by time, as columns for `pandas.DataFrame`. Raises JobNotFound."""
     overview = await reader.series(namespace, name, uid=uid)
 
     async def ask(since: float, until: float) -> Mapping[str, Any]:
@@ -168,7 +168,7 @@ async def curves(reader: HistoryReader, namespace: str, name: str, *, uid: str |
 async def rank_figures(
     reader: HistoryReader, namespace: str, name: str, *, uid: str | None = None
 ) -> tuple[Columns, int]:
-    """Returns the ranks' figures, with a row for each rank and time, and the number of ranks that were left out."""
+    """Returns the ranks' figures as columns, with a row per time and rank, and how many ranks were left out."""
     overview = await reader.series(namespace, name, uid=uid)
     left_out = 0
     rows: dict[tuple[float, int, int], dict[str, Any]] = {}
