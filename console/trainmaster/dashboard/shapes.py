@@ -129,7 +129,7 @@ _POD_ON_NODE: Fields = {
     },
     "status": {"phase": _NAME},
 }
-# Queues and gangs, small objects of other projects. Any of their fields can explain why a job waits.
+# Small objects of other projects, such as queues and gangs. Any of their fields can explain why a job is waiting.
 _OTHER: Fields = {
     "metadata": _METADATA,
     "spec": _TEXT,
