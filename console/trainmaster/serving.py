@@ -182,7 +182,7 @@ async def write(
 
 
 async def first_to_end(*parts: Coroutine[Any, Any, object]) -> None:
-    """Runs coroutines until one ends, and cancels the others. If the first one failed, raises its error."""
+    """Runs coroutines until one ends, and cancels the others. If the ended one failed, raises its error."""
     tasks = [asyncio.ensure_future(part) for part in parts]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

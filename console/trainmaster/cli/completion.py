@@ -23,7 +23,7 @@ def main() -> None:
 
     os.environ["_KUBECTL_DTJ_COMPLETE"] = "complete_fish"
     os.environ["_TYPER_COMPLETE_FISH_ACTION"] = "get-args"
-    # An empty argument isn't quoted: the text then ends with a blank, which shows that a new word begins.
+    # An empty argument isn't quoted. If it is the last one, the text ends with a blank, which begins a new word.
     arguments = [shlex.quote(argument) if argument else "" for argument in sys.argv[1:]]
     os.environ["_TYPER_COMPLETE_ARGS"] = " ".join(["kubectl-dtj", *arguments])
     try:

@@ -81,7 +81,7 @@ class Document:
 
 
 def documents_of(source: str) -> Iterator[tuple[str, list[Document] | None]]:
-    """Yields each file of a file or folder with its documents. If a file can't be read, prints why and yields None."""
+    """Yields a file, or each file of a folder, with its documents. If one can't be read, prints why and yields None."""
     try:
         files = files_of(source)
     except UnreadableFile as error:

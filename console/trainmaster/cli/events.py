@@ -112,7 +112,7 @@ Owners = Mapping[tuple[str, str], TrainingJob]
 
 
 def owners_of(jobs: Iterable[TrainingJob]) -> Owners:
-    """Returns jobs by their own and their StatefulSets' names, so that even deleted objects' owners are known."""
+    """Returns jobs by their names and their StatefulSets' names, which name the owner even of a deleted object."""
     known = {(job.namespace, job.name): job for job in jobs}
     sets: dict[tuple[str, str], TrainingJob] = {}
     for job in known.values():

@@ -128,7 +128,7 @@ SHOWN_WORKERS = 8
 
 
 def stacks_lines(stacks: Stacks, rank: int | None) -> Iterator[str]:
-    """Yields the page line by line. Of more than WHOLE_RANKS ranks, only a requested rank's stacks are complete."""
+    """Yields the page line by line. If more than WHOLE_RANKS ranks answer, only a chosen rank's stacks are complete."""
     yield one_line(f"Attempt {stacks.attempt}, {stacks.collected_at}: {len(stacks.ranks)} ranks have answered")
     for number, state in _chosen(stacks.ranks, rank).items():
         yield from rank_lines(number, state, whole=rank is not None or len(stacks.ranks) <= WHOLE_RANKS)

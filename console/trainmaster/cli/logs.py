@@ -211,7 +211,7 @@ class Printer:
 
 
 def print_failed(reader: LogReader, printer: Callable[[WorkerLine], None]) -> None:
-    """Prints the remaining log of the rank that failed first, and names the rank on stderr. Raises ClientError."""
+    """Prints what is left of the log of the rank that failed first; names the rank on stderr. Raises ClientError."""
     job, selection = reader.job, reader.selection
     try:
         evidence = {one.attempt: one for one in run(reader.output.evidence(job.name))}

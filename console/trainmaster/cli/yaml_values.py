@@ -59,7 +59,7 @@ class Mistake:
     message: str
 
     def at(self, file: str) -> str:
-        """Returns the message behind its position in a file, in a format that editors recognize."""
+        """Returns the message after its position in a file. Editors recognize the format of the position."""
         return f"{file}:{self.line}:{self.column}: {self.message}"
 
 

@@ -4,7 +4,7 @@ A row contains the few values that the list of jobs shows. Jobs are reduced to r
 jobs need a few megabytes.
 
 A board does no input or output. All streams of the scope read the same batches, so each change is encoded once. A
-stream remembers the number of the last batch that it sent. If the next batch was dropped, it sends all jobs.
+stream remembers the number of the last batch that it sent. If the next batch is gone, the stream sends all jobs.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Agents are polled through the API server's proxy to pods (`get pods/proxy`). Vie
 step times of the ranks from the history. If there is no history, they see why the figures are missing.
 
 If a viewed job has too many samples, every second one is dropped, and later samples are taken half as often. So a few
-hundred samples cover the whole time. Samples have the format of a history's tail, and are drawn by the
-same code.
+hundred samples cover the whole time. Samples have the format of a history's tail, and the same code
+draws both.
 """
 
 from __future__ import annotations

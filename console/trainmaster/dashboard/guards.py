@@ -128,7 +128,7 @@ class Launch:
 
 
 def launch_file(address: str) -> Path:
-    """Creates a file, alone in a new folder, that redirects a browser to an address. Only the user can read it."""
+    """Creates, in a new folder, a file that redirects a browser to an address. Only the user can read the file."""
     path, address = Path(tempfile.mkdtemp(prefix="trainmaster-")) / "open.html", html.escape(address, quote=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(
@@ -140,7 +140,7 @@ def launch_file(address: str) -> Path:
 
 
 def _require_place(request: web.Request, *, laptop: bool) -> None:
-    """Raises Refused if another site's page sent the request, if it isn't for this laptop, or if a POST isn't JSON."""
+    """Raises Refused if another site's page sent the request, its Host isn't this laptop, or a POST isn't JSON."""
     host = request.headers.get("Host", "")
     if laptop and _part_of(f"//{host}", "hostname") not in LOCAL_HOSTS:
         raise Refused(403, "This dashboard answers at 127.0.0.1, localhost and [::1] only.")

@@ -28,8 +28,8 @@ from trainmaster.serving import first_to_end
 from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES
 from trainmaster_operator.wire.values import mapping, number
 
-# Minimum seconds between two reads of pods, maximum number of pods read per second (so many pods are read less often),
-# and seconds between two reads of events. After a change of the job's state, the pods are read at once.
+# Minimum seconds between two reads of pods, maximum number of pods read per second, and seconds between two reads of
+# events. If a job has many pods, they are read less often. After a change of its state, they are read at once.
 PODS_SECONDS, PODS_A_SECOND, EVENTS_SECONDS = 2.0, 32, 5.0
 # Seconds before a retry: after a refusal, and after any other error.
 RETRY_SECONDS, BROKEN_SECONDS = 30.0, 3.0

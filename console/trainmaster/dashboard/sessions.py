@@ -5,7 +5,7 @@ their connections to the API server, which identifies viewers by their token alo
 API server has confirmed it. Only a few tokens are confirmed at once, and viewers with sessions never wait for this.
 Tokens are never logged.
 
-If there is a history, viewers read deleted jobs from it with their own tokens (`look_up`).
+If there is a history, `look_up` reads deleted jobs from it with the viewer's own token.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ IDLE_SECONDS = 300.0
 # Seconds before a refused token is sent to the API server again, and the maximum number of cached refused tokens.
 REFUSED_SECONDS = 10.0
 MOST_REFUSED = 1_000
-# Maximum number of new tokens that are confirmed at once, and of new tokens including those that wait.
+# Maximum number of new tokens that are confirmed at once, and of all new tokens, including those that wait.
 NEW_AT_ONCE, MOST_NEW = 8, 256
 # Timeout of the API server's answer (seconds).
 ASK_SECONDS = 10.0
 WHO_AM_I = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
-# A RecordedJobDetail (client.history.answers).
+# A RecordedJobDetail, whose type client.history.answers defines.
 RecordedJob = Mapping[str, Any]
 
 
@@ -274,7 +274,7 @@ class Viewers:
 
 
 def history_at(address: str | None) -> HistoryOf:
-    """Returns access to the history at an address, or else to the cluster's history (client/history/finding.py)."""
+    """Returns access to the history at an address, or else to the history that client/history/finding.py finds."""
     # A history identifies users by their tokens, and doesn't support impersonation.
     return lambda server: None if server.acting_as is not None else ViewerHistory(find_history(address, server))
 

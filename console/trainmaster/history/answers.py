@@ -52,7 +52,7 @@ MAX_TEXT, MAX_PLACES = 2 * 1024 * 1024, 20_000
 SHORT_THREADS, LONG_THREADS = 2, 2
 # Maximum seconds for reading one answer, and for waiting until a thread is free.
 READ_SECONDS, WAIT_SECONDS = 10.0, 30.0
-# Maximum seconds that a stop waits for readers.
+# Maximum seconds that `close` waits for reads in progress.
 CLOSE_SECONDS = 0.5
 # Steps of SQLite's virtual machine between two checks of the time.
 _STEPS = 20_000

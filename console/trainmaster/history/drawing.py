@@ -71,7 +71,7 @@ class Drawn:
         return Points.of_block(self.kind, self.data(block), figure)
 
     def resolution(self, seconds: float) -> float:
-        """Returns a drawn point's width: `seconds`, or the width of the coarsest level if that is larger (seconds)."""
+        """Returns a drawn point's width in seconds: `seconds`, or the coarsest level's width if that is larger."""
         return max(seconds, LEVEL_SECONDS[max((block.level for block in self.blocks), default=0)])
 
 
@@ -214,7 +214,7 @@ class Cells:
 
 
 def _together(at: Sequence[float], attempt: Sequence[int], points: int) -> tuple[list[tuple[int, int]], float]:
-    """Divides points into spans that become one point each. Returns the newest `points` spans, and their width (s)."""
+    """Divides points into spans, which become a point each. Returns the newest `points` spans and their width (s)."""
     least = (at[-1] - at[0]) / points if len(at) > points else 0.0
     nice = (float(seconds) for seconds in _NICE_SECONDS if seconds >= least)
     for seconds in chain(nice, (86_400.0 * 2**n for n in range(1, 17))) if len(at) > points else [0.0]:
@@ -227,7 +227,7 @@ def _together(at: Sequence[float], attempt: Sequence[int], points: int) -> tuple
 
 
 def _shown(values: Sequence[Sequence[float]], ranks: int) -> set[int]:
-    """Returns the places of the displayed ranks: the slowest, the fastest, and regularly chosen other ranks."""
+    """Returns the places of the displayed ranks: the slowest, the fastest, and every n-th of the remaining ranks."""
     if ranks <= MOST_RANKS:
         return set(range(ranks))
     mean = [_mean([row[place] for row in values]) for place in range(ranks)]

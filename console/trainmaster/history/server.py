@@ -263,7 +263,7 @@ async def run_history(settings: HistorySettings, stop: asyncio.Event) -> None:
                 _, port = await server.http.start(settings.address, settings.port)
             except OSError as error:
                 where = f"{settings.address} port {settings.port}"
-                # asyncio's message names internal calls, so the errno's text is used. An unknown host has none.
+                # asyncio's message names internal calls, so errno's text is used. An unknown host's error has no errno.
                 why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
                 raise InvalidRequest(f"{where} can't be listened on: {why}; give --address and --port.") from error
             log.info("The history in %s is served on port %d.", file, port)

@@ -50,7 +50,7 @@ def summary(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def bounded_failure(failure: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a failure without large parts, because a list contains hundreds of jobs, each with many failures."""
+    """Returns a failure without large parts, because lists contain the failures of hundreds of jobs."""
     found = dict[str, Any]()
     for name, value in islice(failure.items(), _FIELDS):
         if isinstance(value, str):
@@ -189,7 +189,7 @@ def _current(status: Mapping[str, Any], old: Attempt, at: float) -> Attempt:
 
 
 def _failures(status: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
-    """Returns the failures by attempt. If an attempt has two failures, the earlier one is used, because it ended it."""
+    """Returns the failures by attempt. If an attempt has two failures, the earlier one, which ended it, is used."""
     found = dict[int, Mapping[str, Any]]()
     for failure in mappings(status.get("failures"))[:MAX_FAILURES]:
         attempt = whole(failure.get("attempt"), MAX_ATTEMPT)

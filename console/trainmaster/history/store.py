@@ -45,8 +45,8 @@ Result = TypeVar("Result")
 SLICES = 32
 # Maximum number of one job's attempts, attempts with workers, and pieces of evidence. The oldest are deleted.
 MAX_ATTEMPTS, MAX_WITH_WORKERS, MAX_EVIDENCE = 500, 100, 20
-# The share of the file's maximum size that records may fill. The space that a batch certainly fits into: this many
-# pages, plus this multiple of the size of its JSON.
+# The share of the file's maximum size that records may fill. The space that suffices for a batch: this many pages,
+# plus this multiple of the size of the batch's JSON.
 _OF_RECORDS, _LEAST_PAGES, _MOST_TIMES = 0.97, 32, 4
 # SQLite's own limit on the pages of a file.
 MOST_PAGES = 2**32 - 2
@@ -245,7 +245,7 @@ class HistoryStore:
     def _new_job(self, key: JobIdentity, record: Record) -> _KnownJob:
         # Until the job's own record arrives, its first sample's time is used.
         created = (_created(record) if isinstance(record, JobRecord) else None) or record.at
-        # Only one job at a time can have a name. If the file contains another, the history has missed its deletion.
+        # Only one job at a time can have a name. If the file has an earlier job of this name, its deletion was missed.
         self._execute(
             "UPDATE jobs INDEXED BY jobs_alive SET deleted = max(?1, seen) "
             "WHERE namespace = ?2 AND name = ?3 AND deleted IS NULL AND created <= ?1",

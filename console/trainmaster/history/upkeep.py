@@ -33,8 +33,8 @@ from trainmaster.history.store import HistoryStore, slice_of
 TAIL_SECONDS, TAIL_BYTES = 120.0, 1_000_000
 # Maximum number of ranks' values that one step moves. A block of the next level needs fewer.
 _MOVED_CELLS = 800_000
-# Number of samples, one every two seconds, that become one point of level 1. LEVEL_SECONDS
-# determines how many points become one point of a later level.
+# Number of samples, one every two seconds, that become one point of level 1. LEVEL_SECONDS determines how many points
+# become one point of a later level.
 _SAMPLES_IN_A_POINT = 5
 # A job's maximum share of the file, and the share of the file that may be in use. Writes and moves need the rest.
 _SHARE, _FULL = 1 / 16, 0.9
@@ -191,7 +191,7 @@ class Trimming:
         return partial(self._delete_jobs, found)
 
     def _delete_oldest(self, job: int) -> None:
-        """Deletes old data of a job, but not the job: heat, then curves, then texts, then all attempts but the newest."""
+        """Deletes old data of a job, but not the job: heat, then curves, texts, and all attempts except the newest."""
         oldest = "SELECT id FROM blocks WHERE job = ? ORDER BY kind != ?, last LIMIT ?"
         blocks = self._connection.execute(f"DELETE FROM blocks WHERE id IN ({oldest})", (job, HEAT, _ROWS // 10))
         if not blocks.rowcount and not self._delete_of(job, ("evidence", "logs")):
