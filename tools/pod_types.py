@@ -79,7 +79,7 @@ REQUIRED: Mapping[str, str] = {
 
 
 def pod_types() -> str:
-    """Returns the table as JSON, one type a line.
+    """Returns the table as JSON, with one type per line.
 
     A field's type is `string`, `boolean`, `int32`, `int64`, `number`, `quantity`, `intOrString`, `any` or another
     type's name; `[T name]` is a list of T whose items are identified by the fields after T; `{T}` maps names to T.

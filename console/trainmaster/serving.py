@@ -92,7 +92,7 @@ def namespace_of(request: web.Request) -> str | None:
 
 
 def uid_of(request: web.Request) -> str | None:
-    """Returns the uid that selects one of several jobs of a name; None means the newest. Raises InvalidRequest."""
+    """Returns the uid that selects one of several jobs of one name; None means the newest. Raises InvalidRequest."""
     uid = request.query.get("uid") or None
     if uid is not None and _UID.fullmatch(uid) is None:
         raise InvalidRequest(f"uid: {shown(uid)} is no uid; leave it out for the newest job of that name.")

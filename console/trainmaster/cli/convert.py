@@ -53,7 +53,8 @@ OTHER_JOBS = (
 # If a document without apiVersion or kind contains one of these fields, it is probably an incomplete object and not a
 # chart's values.
 _JOBS_FIELDS = frozenset({"apiVersion", "kind", "metadata", "spec"})
-# Length limit of a shown value (characters). A script can have thousands.
+# Maximum length of a shown value, and of an unchanged value that is shown twice (characters). A script can have
+# thousands of characters.
 _SHOWN = 60
 _SHOWN_TWICE = 20
 
@@ -195,7 +196,7 @@ def _heading(conversion: Conversion, sources: Sequence[_Source]) -> str:
 
 
 def is_job(value: Any) -> bool:
-    """Returns whether a document is meant as a job. The right kind or group suffices; the other may be misspelled."""
+    """Returns whether a document is meant as a job. A right kind or group suffices: the other may be misspelled."""
     if not isinstance(value, Mapping):
         return False
     kind, version = value.get("kind"), str(value.get("apiVersion") or "")

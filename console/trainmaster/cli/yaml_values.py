@@ -2,8 +2,8 @@
 
 kubectl's library (go-yaml v2) reads YAML 1.1 in its own way. As in YAML 1.1, yes, on and y are true, 010 is 8, and
 1_000 is 1000; as in YAML 1.2, 1e-4 is a number, and 1:30 and a date are text. 1.0 and 1e3 are sent as integers, because
-JSON doesn't distinguish them. `<<` is merged in the order of the fields, so its fields replace those of the same name
-before it. Numbers as keys become text, and the last of two equal keys is used.
+JSON doesn't distinguish 1.0 from 1. `<<` is merged in the order of the fields, so its fields replace those of the same
+name before it. Numbers as keys become text, and the last of two equal keys is used.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ class _Dumper(yaml.SafeDumper):
     """_Dumper double-quotes strings with control characters, because YAML allows escapes only there."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Writes shared values in full at each place."""
+        """Writes a value in full wherever it occurs, without aliases."""
         return True
 
 

@@ -1,6 +1,6 @@
 """Sends the output of all ranks as one live answer. Each event contains a few lines.
 
-If a viewer reads slowly, the dashboard reads from the kubelets slowly, because it doesn't buffer lines.
+If a viewer reads slowly, the dashboard reads from the kubelets slowly, because it buffers few lines.
 """
 
 from __future__ import annotations

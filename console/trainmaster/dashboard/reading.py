@@ -61,7 +61,7 @@ class HistoryTransport(BoundedTransport):
     """HistoryTransport reads a history. It trims recorded jobs too, because the history keeps whole objects."""
 
     async def _whole(self, response: aiohttp.ClientResponse, cut_at: float = math.inf) -> Answer:
-        """Returns an answer; a recorded job in it is trimmed. Raises NoCluster."""
+        """Returns an answer. If it contains a recorded job, the job is trimmed. Raises NoCluster."""
         found = await super()._whole(response, cut_at)
         if not _RECORDED_JOB.search(response.url.path) or found.status != 200:
             return found

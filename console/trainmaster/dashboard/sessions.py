@@ -1,8 +1,8 @@
-"""Keeps the viewers' sessions. A viewer is the owner of a bearer token; a session is their transport and permissions.
+"""Keeps the viewers' sessions. A viewer is the owner of a bearer token; a session holds their transport and rights.
 
 Sessions are found by the SHA-256 of their token, and dropped after some minutes without a request. All sessions share
 their connections to the API server, which identifies viewers by their token alone. A new token has no session until the
-API server has confirmed it. Only a few tokens are confirmed at once, and viewers with sessions never wait for this.
+API server has confirmed it. Only a few tokens are confirmed at once, and viewers with sessions never wait for that.
 Tokens are never logged.
 
 If there is a history, `look_up` reads deleted jobs from it with the viewer's own token.

@@ -46,8 +46,8 @@ from trainmaster_operator.wire.values import mapping
 
 # Maximum number of jobs of one name (the newest) in an answer, because a client may recreate a job every second.
 MAX_LIVES = 200
-# Maximum in one answer: characters of evidence or logs (twice the size of a job's ConfigMap), and places of pods. If
-# there are more, the places of the oldest attempts are left out.
+# Maximum in one answer: characters of evidence or logs (twice the size of a job's ConfigMap), and workers'
+# places (pod and node). If there are more, the places of the oldest attempts are left out.
 MAX_TEXT, MAX_PLACES = 2 * 1024 * 1024, 20_000
 SHORT_THREADS, LONG_THREADS = 2, 2
 # Maximum seconds for reading one answer, and for waiting until a thread is free.
@@ -78,7 +78,7 @@ class Answers:
     def jobs(
         self, namespace: str = "", name: str = "", *, limit: int = 500, before: tuple[float, int] | None = None
     ) -> RecordedJobList:
-        """Returns jobs, newest first. `before` is the end of the previous list (`continue`)."""
+        """Returns jobs, newest first. `before` is the position at which the previous list ended, its `continue`."""
         conditions, values = ["1"], list[Any]()
         for column, value in (("namespace", namespace), ("name", name)):
             if value:

@@ -118,7 +118,7 @@ def observe(status: Mapping[str, Any], known: Mapping[int, Attempt], at: float) 
 
 
 def merge_workers(known: Mapping[int, PodPlace], pods: Sequence[PodPlace]) -> dict[int, PodPlace]:
-    """Returns the places of an attempt's workers. A pod without a node keeps its last known node."""
+    """Returns the pod and node of each worker of an attempt. A pod without a node keeps its last known node."""
     found = dict(known)
     for place in pods:
         old = found.get(place.worker)

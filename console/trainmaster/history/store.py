@@ -1,6 +1,6 @@
 """Writes records into the file. A batch is one transaction, and a repeated batch changes nothing.
 
-All methods are called in one thread (`recorder`). `tail` contains the newest samples, which `upkeep` packs into blocks.
+`recorder` calls all methods in one thread. `tail` contains the newest samples, which `upkeep` packs into blocks.
 """
 
 from __future__ import annotations
@@ -339,5 +339,5 @@ def _packed(value: Any) -> bytes:
 
 
 def workers_of(data: bytes) -> dict[int, PodPlace]:
-    """Returns the places of an attempt's workers."""
+    """Returns the pod and node of each worker of an attempt."""
     return {worker: PodPlace(worker, pod, node) for worker, pod, node in json.loads(decompress(data))}

@@ -1,7 +1,7 @@
 """Keeps the file small, in small steps between the writes of records.
 
-`Aging` packs the tail's samples into blocks, and combines the points of blocks as they age (`figures`). A step handles
-one slice of the tail, or one level of one job.
+`Aging` packs the tail's samples into blocks, and combines the points of blocks as they age, as `figures` describes. A
+step handles one slice of the tail, or one level of one job.
 
 `Trimming` deletes old jobs, and keeps the file below its maximum size. If the file is too large, data of the largest
 namespace is deleted, so a namespace that creates jobs, attempts or logs endlessly takes nothing from other namespaces.

@@ -5,7 +5,7 @@ cached briefly under the token's SHA-256. The token itself is sent only to the A
 file or error.
 
 A request holds a place while its viewer is looked up and its answer is read and sent. Strangers (tokens that the API
-server hasn't recognised lately) have a few separate places. So a client that invents tokens delays other strangers
+server hasn't recognised recently) have a few separate places. So a client that invents tokens delays other strangers
 briefly, but no known viewer.
 """
 
