@@ -11,9 +11,9 @@
 | `reasons_page` | `docs/reasons.md`: every reason for which a worker or a job can end | by `generate` |
 | `training_reference` | `docs/training-reference.md`: every field of a training configuration | by `generate` |
 | `pod_types` | `operator/trainmaster_operator/api/pod_schema/types.json`: the fields of pods | by `generate` |
-| `training_schema` | `operator/trainmaster_operator/api/training_schema.json`: what the loop accepts | by `generate` |
+| `training_schema` | `operator/trainmaster_operator/api/training_schema.json`: the loop's settings | by `generate` |
 | `lock` | `images/*.lock` and `images/*/*.lock`: every package of the images with its hashes | `make lock` |
-| `vendor` | the dashboard's copy of uPlot, from npm, and what tests need of npm | by hand |
+| `vendor` | the dashboard's copy of uPlot, from npm, and the npm packages that tests need | by hand |
 | `screenshots` | `docs/pictures`: the dashboard's page of a real job that survived three faults | by hand |
 | `name_digest` | the digest of a released image, in the chart's values | `.github/workflows/release.yaml` |
 

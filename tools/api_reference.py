@@ -67,7 +67,7 @@ def _prose(text: str) -> str:
 
 
 class _Sections:
-    """_Sections makes one section for an object and each object in it. Later fields of that type refer to it."""
+    """_Sections makes one section for an object and each object in it. Later objects with equal fields refer to it."""
 
     def __init__(self, path: str) -> None:
         self._path = path

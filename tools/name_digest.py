@@ -13,7 +13,7 @@ def with_digest(values: str, repository: str, digest: str) -> str:
     """Returns the values' text with this digest for the repository's image. Raises ValueError."""
     if not re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
         raise ValueError(f"{digest!r} is no digest; give sha256: and 64 hexadecimal digits")
-    # An image's block from its repository to its digest, which can contain comments.
+    # Matches an image's block from its repository to its digest. The block can contain comments.
     block = rf'(  repository: {re.escape(repository)}\n(?:  .*\n)*?  digest: )""\n'
     named, count = re.subn(block, rf'\g<1>"{digest}"\n', values)
     if count != 1:

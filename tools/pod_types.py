@@ -1,7 +1,7 @@
 """Writes operator/trainmaster_operator/api/pod_schema/types.json: every field that a pod can have, with its type.
 
 The fields come from Kubernetes' definitions, which the library `kubernetes_validate` contains for each release. The
-definitions don't contain a field's valid values and the required fields. These are listed here, from Kubernetes'
+definitions contain neither the valid values of fields nor the required fields. Both are listed here, from Kubernetes'
 validation (pkg/apis/core/validation/validation.go).
 """
 
@@ -24,7 +24,7 @@ _SCALARS = {
     "io.k8s.apimachinery.pkg.apis.meta.v1.FieldsV1": "any",
 }
 
-# All values of a field. "..." means that later releases may add values, so only near misspellings are refused.
+# All values of a field. "..." means that later releases may add values, so only likely misspellings are refused.
 VALUES: Mapping[tuple[str, str], str] = {
     ("AppArmorProfile", "type"): "Localhost RuntimeDefault Unconfined",
     ("Container", "imagePullPolicy"): "Always IfNotPresent Never",
@@ -79,10 +79,10 @@ REQUIRED: Mapping[str, str] = {
 
 
 def pod_types() -> str:
-    """Returns the table as JSON, one type a line.
+    """Returns the table as JSON, with one type per line.
 
     A field's type is `string`, `boolean`, `int32`, `int64`, `number`, `quantity`, `intOrString`, `any` or another
-    type's name; `[T name]` is a list of T, whose items differ in the fields after it; `{T}` is a mapping of T by names.
+    type's name; `[T name]` is a list of T whose items are identified by the fields after T; `{T}` maps names to T.
     """
     types = dict(sorted(_types().items()))
     lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(one, separators=(',', ':'))}" for name, one in types.items())

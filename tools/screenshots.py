@@ -1,4 +1,4 @@
-"""Takes the pictures of the dashboard in docs/pictures: python -m tools.screenshots (five minutes).
+"""`python -m tools.screenshots` takes the pictures of the dashboard in docs/pictures, which needs five minutes.
 
 Nothing in the pictures is invented. On a cluster on this machine a job trains on two workers with two ranks each, and
 continues after three faults (a killed rank, a hanging rank, a deleted pod). Then one of its ranks is slowed down.
@@ -79,7 +79,7 @@ def _everything(folder: Path) -> Iterator[tuple[str, str]]:
 
 @contextmanager
 def _dashboard(kubeconfig: str, history: str) -> Iterator[Callable[[], str]]:
-    """Runs the dashboard; yields a function that returns an address, which opens one page."""
+    """Runs the dashboard, and yields a function. Each call returns an address that opens one page."""
     command = [BIN / "kubectl-dtj", "open", "reviews", "--no-browser", "--kubeconfig", kubeconfig, "--history", history]
     with _process(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -105,7 +105,7 @@ def _process(command: list[object], **options: object) -> Iterator[subprocess.Po
 
 
 def _break(jobs: JobClient, folder: Path) -> None:
-    """Waits for some steps before each of three faults, and for the job to train again after it."""
+    """Causes three faults, each after some steps, and waits after each until the job trains again."""
     _until(jobs, lambda job: _step(job) > STEPS * 0.2)
     os.kill(_pid(folder, 3), signal.SIGKILL)
     _until(jobs, lambda job: job.status.attempt == 2 and _step(job) > STEPS * 0.4)
@@ -116,7 +116,7 @@ def _break(jobs: JobClient, folder: Path) -> None:
 
 
 def _slowed(folder: Path, work: Callable[[], None]) -> None:
-    """Does the work while a rank runs only half of the time."""
+    """Does the work while a rank runs only a quarter of the time."""
     done, pid = threading.Event(), _pid(folder, 2)
 
     def slow() -> None:
@@ -162,7 +162,7 @@ def _pictures(address: str) -> None:
         page.screenshot(path=PICTURES / "phone.png")
         browser.close()
     for path in PICTURES.glob("*.png"):
-        # This takes a third of the bytes, without a visible difference.
+        # With 256 colours, the file takes a third of the bytes, without a visible difference.
         with Image.open(path) as picture:
             picture.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
 
@@ -172,7 +172,7 @@ def _take(page: Page, name: str) -> None:
 
 
 def _pid(folder: Path, rank: int) -> int:
-    """Returns a rank's process id: of the process that keeps the file for the rank's stacks open."""
+    """Returns the id of a rank's process, which keeps the file for the rank's stacks open."""
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             files = [Path(file.path) for file in process.open_files() if file.path.startswith(str(folder))]

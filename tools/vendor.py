@@ -105,7 +105,7 @@ AXE = Package(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Fetches or checks, and returns the exit code."""
+    """Fetches or checks the files, and returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, prog="python -m tools.vendor")
     parser.add_argument("--tests", action="store_true", help="what only tests need")
     parser.add_argument("--check", action="store_true", help="fetch nothing; exit with 1 when a file differs")

@@ -4,10 +4,10 @@
 - `cli`: the commands of `trainmaster` and `kubectl dtj`.
 - `dashboard`: a page about jobs, for the browser.
 - `history`: a server that records jobs, so that they can be shown after they are deleted.
-- `serving`: what both servers do with requests.
+- `serving`: the handling of requests, which `dashboard` and `history` share.
 - `converting`: turns other operators' manifests into jobs.
 - `local`: an embedded cluster with an operator, for `trainmaster demo` and `run_locally`.
 
-It imports `api`, `rendering` and `wire` of the operator (operator/trainmaster_operator), and the rooms `kubeconfig`
-and `serving` that both use.
+The console imports `api`, `rendering` and `wire` of the operator (operator/trainmaster_operator), and the packages
+`kubeconfig` and `serving`, which both use.
 """

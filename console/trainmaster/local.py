@@ -114,7 +114,7 @@ def local_cluster() -> Iterator[ModuleType]:
 def running_cluster(
     folder: Path, *, nodes: int = 1, gpus: int | None = None, operator_options: Sequence[str] = ()
 ) -> Iterator[RunningCluster]:
-    """Starts a cluster in its own folder, and the operator, and stops both at the end, even after an exception.
+    """Starts a cluster in its own folder, and the operator. Stops both after the block, even after an exception.
 
     Other users of the machine can't enter the folder, because it contains secrets and programs. The nodes share the
     machine's GPUs, or have `gpus` each. `operator_options` are passed to `operator run`. Raises NotRunning.
@@ -163,7 +163,7 @@ def _operator(kubeconfig: Path, log: Path, further: Sequence[str]) -> Iterator[s
     with log.open("wb") as output:
         try:
             with interrupted_later():
-                # With its own session the operator gets no Ctrl-C: this program stops it.
+                # The operator has its own session, so Ctrl-C doesn't reach it. This program stops it.
                 process = subprocess.Popen([*command, *options], stdout=output, stderr=output, start_new_session=True)
             yield process
         finally:

@@ -1,4 +1,4 @@
-"""Reads requests, refuses them, writes long answers, and awaits what ends first: for the dashboard and the history."""
+"""Reads and refuses requests, writes long answers and runs tasks together, for the dashboard and the history."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def namespace_of(request: web.Request) -> str | None:
 
 
 def uid_of(request: web.Request) -> str | None:
-    """Returns the uid that selects one of several jobs of a name; None means the newest. Raises InvalidRequest."""
+    """Returns the uid that selects one of several jobs of one name; None means the newest. Raises InvalidRequest."""
     uid = request.query.get("uid") or None
     if uid is not None and _UID.fullmatch(uid) is None:
         raise InvalidRequest(f"uid: {shown(uid)} is no uid; leave it out for the newest job of that name.")
@@ -151,7 +151,7 @@ def bearer_of(request: web.Request, header: str = "Authorization") -> str:
 
 @contextmanager
 def counted(counter: Counter[Key], key: Key, size: int) -> Iterator[None]:
-    """Adds a size to a key's count during the block. A counter contains no zeros."""
+    """Adds a size to a key's count during the block. If the count is 0 afterwards, the key is removed."""
     counter[key] += size
     try:
         yield
@@ -164,7 +164,7 @@ def counted(counter: Counter[Key], key: Key, size: int) -> Iterator[None]:
 async def write(
     request: web.Request, response: web.StreamResponse, data: bytes, seconds: float, *, is_all: bool = False
 ) -> None:
-    """Writes data, or with `is_all` the whole answer, and waits if the reader is slow.
+    """Writes data, and waits if the reader is slow. With `is_all`, the data is the whole answer.
 
     Raises ConnectionError if the reader disconnected, or hasn't read the data after `seconds`.
     """
@@ -182,7 +182,7 @@ async def write(
 
 
 async def first_to_end(*parts: Coroutine[Any, Any, object]) -> None:
-    """Runs coroutines until one ends, and cancels the others. If it ended with an error, raises that error."""
+    """Runs coroutines until one ends, and cancels the others. If the ended one failed, raises its error."""
     tasks = [asyncio.ensure_future(part) for part in parts]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

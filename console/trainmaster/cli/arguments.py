@@ -44,7 +44,7 @@ def plain_name(value: Any) -> Any:
 
 
 def name_argument(help: str, complete: Callable[..., list[str]] = complete_job) -> Any:
-    """Returns the argument for a job's name, which may have a default, or for several names."""
+    """Returns an argument that takes one job's name or several. A command can make the name optional by a default."""
     return typer.Argument(metavar="NAME", help=help, autocompletion=complete, callback=plain_name, show_default=False)
 
 
@@ -71,7 +71,7 @@ def none_found(jobs: JobClient, everywhere: bool, beside: str = "", kind: str = 
 
 
 def find_job(jobs: JobClient, name: str) -> TrainingJob:
-    """Returns the job. Raises JobNotFound, with the most similar names if the user may list jobs."""
+    """Returns the job. Raises JobNotFound; its message contains similar names if the user is allowed to list jobs."""
     from difflib import get_close_matches
 
     from trainmaster.client import ClientError, JobNotFound
@@ -114,14 +114,14 @@ def most_workers(job: TrainingJob) -> int:
     sizes = [job.status.workers.desired, spec.get("workers"), elastic.get("maxWorkers") if elastic else None]
     most = max((size for size in sizes if isinstance(size, int)), default=0)
     if most:
-        # A spare's output becomes a worker's once it has taken the worker's place.
+        # Spares count, because a spare's output becomes a worker's output once the spare has replaced that worker.
         most += sum(group.get("spares") or 0 for group in (spec, *(spec.get("workerGroups") or ())))
     return most
 
 
 def _most_ranks(job: TrainingJob) -> int:
     """Returns the maximum number of the job's ranks; 0 if unknown."""
-    # Imported here, because it takes a tenth of a second and most commands name no rank.
+    # Imported here, because the imports take a tenth of a second, and most commands name no rank.
     from trainmaster_operator.api.parsing import InvalidJob, parse_spec
     from trainmaster_operator.api.v1alpha1.names import JobIdentity
     from trainmaster_operator.rendering import worker_layout, world_size

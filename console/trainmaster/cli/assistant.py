@@ -1,7 +1,8 @@
 """The MCP server answers an assistant's questions about jobs with text; it can't change anything.
 
 Programs, policies and users write the logs, messages and names, and may try to give an assistant commands. So each
-answer encloses such text in marks with a random name, which the text can't forge. The transport sends only GETs.
+answer encloses such text in marks. Their name is random, so that the text can't contain a forged end mark. The
+transport sends only GETs.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ def server(jobs: JobClient) -> MCPServer[Any]:
 
 
 def _data(what: str, lines: Iterable[str]) -> str:
-    """Cuts untrusted text to a limit, and encloses it in marks with a random name."""
+    """Cuts untrusted text to its last MAX_CHARACTERS characters, and encloses it in marks with a random name."""
     whole = printable("\n".join(lines))
     if len(whole) > MAX_CHARACTERS:
         whole = f"... (the beginning was left out)\n{whole[-MAX_CHARACTERS:]}"

@@ -17,13 +17,13 @@ PATHS, NO_PATHS = 0, 4
 
 
 def main() -> None:
-    """Prints the completions. Typer's completion for fish prints the same lines as Cobra's."""
+    """Prints the completions. Typer's completion for fish prints lines in Cobra's format."""
     from trainmaster.cli.connection import completed_paths
     from trainmaster.cli.dtj import app
 
     os.environ["_KUBECTL_DTJ_COMPLETE"] = "complete_fish"
     os.environ["_TYPER_COMPLETE_FISH_ACTION"] = "get-args"
-    # An empty argument isn't quoted, because the next word starts there.
+    # An empty argument isn't quoted. If it is the last one, the text ends with a blank, which begins a new word.
     arguments = [shlex.quote(argument) if argument else "" for argument in sys.argv[1:]]
     os.environ["_TYPER_COMPLETE_ARGS"] = " ".join(["kubectl-dtj", *arguments])
     try:

@@ -1,7 +1,7 @@
-"""Defines the options of the connection, which can precede or follow a command, as with kubectl.
+"""Defines the connection's options, which can precede or follow a command, as with kubectl.
 
-Their values and jobs' names are looked up for tab completion. If an error occurs, nothing is completed, because a shell
-can't show a message. The command itself reports the error.
+For tab completion, this module looks up the options' values and the names of jobs. If that fails, nothing is completed,
+because a shell can't show a message; the command itself reports the error when it runs.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 Parameters = ParamSpec("Parameters")
 # Users don't want to wait longer than this for a completion.
 _COMPLETION_LIMIT = "5s"
-# The beginnings of paths that were completed, if the completed value is a path.
+# The incomplete paths for which a completion was requested. Empty if the value to complete isn't a path.
 completed_paths: list[str] = []
 _NUMBER = r"\d+(?:\.\d*)?|\.\d+"
 # Each unit in seconds. Unicode has two characters for the prefix micro.
 _UNITS = {"ns": 1e-9, "us": 1e-6, "\u00b5s": 1e-6, "\u03bcs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _PART = re.compile(rf"({_NUMBER})({'|'.join(_UNITS)})", re.ASCII)
-# Go counts nanoseconds in 64 bits.
+# kubectl's limit: Go counts a duration's nanoseconds in signed 64 bits.
 _MOST_SECONDS = 2**63 / 1e9
 
 
@@ -60,7 +60,7 @@ def path_argument(**more: Any) -> Any:
 
 
 def completions(read: Callable[[], Iterable[str]]) -> list[str]:
-    """Returns the names, or an empty list if they can't be read. Typer selects those that begin with the given text."""
+    """Returns the names, or an empty list if they can't be read. Typer selects those that begin with the typed text."""
     from trainmaster.client import ClientError
     from trainmaster_operator.api.printable import printable
     from trainmaster_operator.kubeconfig import KubeconfigError
@@ -96,7 +96,7 @@ def _option(*flags: str, help: str, metavar: str = "NAME", complete: Callable[..
 
 @dataclass(frozen=True)
 class Connection:
-    """Connection contains the connection's options. None means that the kubeconfig's value is used."""
+    """Connection contains the connection's options. None means the default, usually the kubeconfig's value."""
 
     namespace: str | None = None
     context: str | None = None
@@ -108,7 +108,7 @@ class Connection:
 
     @classmethod
     def of(cls, ctx: typer.Context) -> Connection:
-        """Returns the connection for a command line that is being completed, with a short timeout."""
+        """Returns the connection that an incomplete command line selects, with a short timeout unless it sets one."""
         given: dict[str, Any] = {name: ctx.params.get(name) for name in OPTIONS}
         return cls(**{**given, "request_timeout": given["request_timeout"] or _COMPLETION_LIMIT})
 
@@ -118,7 +118,7 @@ class Connection:
         return [str(item["metadata"]["name"]) for item in answer.get("items") or ()]
 
     def client(self) -> JobClient:
-        """Returns the namespace's client. Raises ClientError, and BadParameter for an impossible value."""
+        """Returns a client for the namespace. Raises ClientError, and BadParameter for an impossible value."""
         from trainmaster.client import JobClient
         from trainmaster.client.transport import HttpTransport
 
@@ -159,7 +159,7 @@ _OPTIONS = {
     "request_timeout": _option("--request-timeout", help=_LIMIT, metavar="TIME"),
 }
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
-# The parameters from which typer makes the options, by the field of `Connection`.
+# Maps each field of `Connection` to the function parameter that typer turns into its option.
 OPTIONS = {
     name: inspect.Parameter(name, _KEYWORD, default=None, annotation=Annotated[str | None, option])
     for name, option in _OPTIONS.items()
@@ -181,9 +181,9 @@ def connected(function: Callable[Concatenate[Connection, Parameters], None]) -> 
 
 
 def with_options(function: Callable[..., Any], declared: Callable[..., Any]) -> None:
-    """Makes typer read a function's options from another one's declaration, with OPTIONS for its `connection`."""
+    """Makes typer read a function's options from the signature of `declared`. OPTIONS replaces its `connection`."""
     given = inspect.signature(declared, eval_str=True).parameters.values()
     own = [each.replace(kind=_KEYWORD) for each in given if each.name != "connection"]
-    # Typer reads the options from the signature, and would resolve the annotations of `command` in this module.
+    # Typer reads the options from the signature. It would resolve annotations in this module, so they are removed.
     vars(function)["__signature__"] = inspect.Signature([*own, *OPTIONS.values()])
     function.__annotations__.clear()

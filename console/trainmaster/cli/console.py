@@ -21,7 +21,7 @@ GAP = "  "
 
 
 class SafeConsole(Console):
-    """SafeConsole is rich's console for untrusted texts. Only rich itself marks segments as control sequences."""
+    """SafeConsole is rich's console for untrusted texts. It prints only the control sequences that rich itself made."""
 
     def __init__(self) -> None:
         super().__init__(markup=False, emoji=False, highlight=False)
@@ -59,9 +59,9 @@ def padded(cells: Sequence[str], widths: Sequence[int]) -> str:
 def columns(
     rows: Sequence[Mapping[str, str]], names: Sequence[str] = (), styles: Mapping[str, Mapping[str, str]] | None = None
 ) -> Text:
-    """Returns a text table like kubectl's, with these columns or all. Names are never cut, even in a narrow terminal.
+    """Returns a table like kubectl's with the named columns (default: all). No cell is cut, even in a narrow terminal.
 
-    `styles` maps a column's name to the styles of the column's cells.
+    `styles` maps a column's name to the style of each possible cell.
     """
     names = names or list(rows[0])
     lines = [list(names), *([one_line(row[name]) for name in names] for row in rows)]

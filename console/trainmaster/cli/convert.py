@@ -1,7 +1,8 @@
 """Handles other operators' jobs: `trainmaster convert` translates them, and `validate` recognizes them.
 
 The report of `convert` contains a line for every field. `validate` skips other documents in a job's file (a ConfigMap,
-another operator's job). In a file without our job, another operator's job is a mistake, and `convert` is suggested.
+another operator's job). In a file without a job of ours, another operator's job is a mistake; the message suggests
+`convert` if `convert` can translate the job.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _MIGRATING = "docs/migrating.md"
 
 
 class OtherJob(NamedTuple):
-    """OtherJob is another operator's kind of job. Its apiVersion begins with `group`; an empty `kind` matches any."""
+    """OtherJob is another operator's type of job. Its apiVersion begins with `group`; an empty `kind` matches any."""
 
     group: str
     kind: str
@@ -49,9 +50,11 @@ OTHER_JOBS = (
     OtherJob("training.kubedl.io/", "", "KubeDL", "from-others"),
     OtherJob("batch/", "Job", "Kubernetes", "from-a-kubernetes-job"),
 )
-# A document without a kind that contains one of these fields is probably a job rather than a chart's values.
+# If a document without apiVersion or kind contains one of these fields, it is probably an incomplete object and not a
+# chart's values.
 _JOBS_FIELDS = frozenset({"apiVersion", "kind", "metadata", "spec"})
-# Length limit of a shown value (characters). A script can have thousands.
+# Maximum length of a shown value, and of an unchanged value that is shown twice (characters). A script can have
+# thousands of characters.
 _SHOWN = 60
 _SHOWN_TWICE = 20
 
@@ -71,9 +74,10 @@ class _Source:
 
 
 def convert_files(files: Sequence[str], output: str, *, report: bool) -> int:
-    """Prints the jobs to stdout and the report to stderr (or only the report), and returns the exit code.
+    """Prints the jobs to stdout and the report to stderr, and returns the exit code.
 
-    The code is 1 if an object was refused or can't be read.
+    With `report`, prints only the report, to stdout. The exit code is 1 if a field or an object was refused, if
+    anything can't be read, or if there is nothing to convert.
     """
     sources, wrong = _read(files)
     found = convert([source.value for source in sources])
@@ -114,7 +118,7 @@ def _read(files: Sequence[str]) -> tuple[list[_Source], bool]:
 
 
 def objects_of(document: Document) -> Iterator[tuple[str, Any]]:
-    """Yields the document's object, or the objects of a list as `kubectl get -o yaml` prints it, each with its path."""
+    """Yields each object of a document with its path. `kubectl get -o yaml` prints a list, which contains several."""
     value = document.value
     kind, items = (value.get("kind"), value.get("items")) if isinstance(value, Mapping) else (None, None)
     if not (isinstance(kind, str) and kind.endswith("List") and isinstance(items, list)):
@@ -157,7 +161,7 @@ def _line(note: Note, source: _Source) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Shortens a value. A text is quoted if it would otherwise look like a value of another type."""
+    """Formats a value briefly. A text is quoted if it would otherwise look like a value of another type."""
     is_plain = isinstance(value, str) and value.strip() == value and plain_scalar(value) == value
     text = value if is_plain else json_line(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text):,} characters)"
@@ -170,7 +174,7 @@ def _named(source: _Source) -> str:
 
 
 def _text(found: Sequence[Conversion], sources: Sequence[_Source], output: str) -> str:
-    """Returns all documents. In YAML, a comment above each job names its source and the refused fields."""
+    """Returns all documents as text. In YAML, a comment above each job names its source and the refused fields."""
     if output == "json":
         return "".join(json_text(body) + "\n" for each in found for body in each.documents)
     texts = []
@@ -192,7 +196,7 @@ def _heading(conversion: Conversion, sources: Sequence[_Source]) -> str:
 
 
 def is_job(value: Any) -> bool:
-    """Returns whether a document is meant as a job. The right kind or group suffices; the other may be misspelled."""
+    """Returns whether a document is meant as a job. A right kind or group suffices: the other may be misspelled."""
     if not isinstance(value, Mapping):
         return False
     kind, version = value.get("kind"), str(value.get("apiVersion") or "")

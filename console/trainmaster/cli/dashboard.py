@@ -39,7 +39,7 @@ def _load(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
 
 
 async def _keep_loading(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
-    """Reloads both files periodically, because certificates are renewed in their files."""
+    """Reloads both files periodically, because the renewal of a certificate replaces the files' contents."""
     while True:
         await asyncio.sleep(RELOAD_SECONDS)
         try:
@@ -60,13 +60,15 @@ async def serve(
 ) -> None:
     """Serves until SIGINT or SIGTERM. Raises ClientError.
 
-    `history` is an address; None means the cluster's history. `certificate` contains the paths of it and of its key.
+    `history` is an address; None means the cluster's history. `certificate` contains two paths: the certificate's and
+    its key's.
     """
     if settings.mode == "laptop" and settings.server.acting_as is None:
         # Refuses a wrong address before serving.
         find_history(history, settings.server)
-    # As in `operator run`, almost all allocations are decoded JSON, which contains no cycles. Connections contain
-    # cycles and survive into the second generation, which is collected before it reaches tens of megabytes.
+    # Garbage is collected less often than by default. As in `operator run`, almost all allocations are decoded JSON,
+    # which contains no cycles. Connections contain cycles and survive into the second generation, which is collected
+    # before it reaches tens of megabytes.
     gc.freeze()
     gc.set_threshold(20_000, 5, 200)
     stop = stop_event()
@@ -138,7 +140,7 @@ def has_browser(environment: Mapping[str, str]) -> bool:
 
 
 def forwarding(base: str, environment: Mapping[str, str]) -> str:
-    """Returns the command that forwards the address to the machine from which the user came by SSH."""
+    """Returns the command that forwards the address to the machine from which the user has connected by SSH."""
     words = environment.get("SSH_CONNECTION", "").split()
     host = words[2] if len(words) == 4 else "THIS_MACHINE"
     port = base.rpartition(":")[2]

@@ -1,4 +1,4 @@
-"""`trainmaster demo` trains a real model on this machine and shows each step.
+"""`trainmaster demo` trains a real model on this machine and shows what it does.
 
 It starts the embedded cluster and the operator as processes, applies an example with plain kubectl, and shows the job
 until it has ended. It copies the results into a folder, and stops everything it started, even if the user presses
@@ -28,7 +28,7 @@ from trainmaster.local import RunningCluster, running_cluster
 from trainmaster_operator.api.parsing import InvalidJob, parse_job
 from trainmaster_operator.api.v1alpha1 import KIND
 
-# This file marks a demo's folder. Only demos write the files that MADE names, so the next demo may remove them.
+# The file MARK marks a demo's folder. In such a folder, the next demo removes the files that MADE names.
 MARK = ".trainmaster-demo"
 JOB_FILE = "job.yaml"
 MADE = ("checkpoints", "cluster", "logs", "operator.log", JOB_FILE)
@@ -36,7 +36,7 @@ MADE = ("checkpoints", "cluster", "logs", "operator.log", JOB_FILE)
 
 @dataclass(frozen=True)
 class Demo:
-    """Demo is one run of an example, whose files are in an absolute folder."""
+    """Demo is one run of an example. All its files are in `folder`, an absolute path."""
 
     example: Path
     folder: Path
@@ -84,7 +84,7 @@ class Demo:
         return job.phase == "Succeeded"
 
     def _read_example(self) -> tuple[str, str]:
-        """Returns the job's name and the example, with checkpoints on this disk, where they outlive the pods."""
+        """Returns the job's name and its manifest, with checkpoints on this disk, where they outlive the pods."""
         read = read_documents(str(self.example))
         for mistake in (each for document in read for each in document.mistakes):
             raise ClientError(mistake.at(str(self.example)))

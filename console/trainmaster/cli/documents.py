@@ -2,7 +2,7 @@
 
 A file is split at lines that begin with `---`, so that a mistake in one document leaves the others readable. Each
 document is parsed into YAML nodes, which know their positions; `yaml_values` evaluates them as kubectl does. For common
-mistakes, our own messages, which name a remedy, replace PyYAML's.
+mistakes, PyYAML's messages are replaced by our own, which name a remedy.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from trainmaster.client.errors import ClientError
 from trainmaster_operator.api.limits import MAX_NESTING
 
 _STDIN = "-"
-# kubectl reads a folder's files with these suffixes.
+# In a folder, kubectl reads only the files with these suffixes.
 _SUFFIXES = (".json", ".yaml", ".yml")
-# A chart of CustomResourceDefinitions has a few MB; reading takes some seconds per MB.
+# A chart of CustomResourceDefinitions can have a few MB; reading takes some seconds per MB.
 MAX_BYTES, MAX_DOCUMENTS = 16 * 1024 * 1024, 10_000
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -81,7 +81,7 @@ class Document:
 
 
 def documents_of(source: str) -> Iterator[tuple[str, list[Document] | None]]:
-    """Yields the files of a source with their documents. If a file can't be read, prints why and yields None."""
+    """Yields a file, or each file of a folder, with its documents. If one can't be read, prints why and yields None."""
     try:
         files = files_of(source)
     except UnreadableFile as error:
@@ -97,7 +97,7 @@ def documents_of(source: str) -> Iterator[tuple[str, list[Document] | None]]:
 
 
 def files_of(source: str) -> list[str]:
-    """Returns the file itself, or the files of a folder that kubectl reads. Raises UnreadableFile."""
+    """Returns the file itself or, for a folder, those of its files that kubectl would read. Raises UnreadableFile."""
     if source == "":
         raise UnreadableFile("'' is no file; name one, or - for stdin")
     if source == _STDIN or not Path(source).is_dir():
@@ -166,7 +166,7 @@ def _read(line: int, piece: str) -> Iterator[Document | None]:
     for begin, end in objects:
         line += piece.count("\n", at, begin)
         at = begin
-        # Tabs may indent JSON but not YAML, so they are replaced. Texts in JSON contain no tabs.
+        # Tabs may indent JSON but not YAML, so they are replaced. Strings in JSON can't contain tabs.
         text = piece[begin:end].replace("\t", " ")
         yield _composed(text, line, begin - piece.rfind("\n", 0, begin) - 1, is_json=True)
 
@@ -174,7 +174,7 @@ def _read(line: int, piece: str) -> Iterator[Document | None]:
 def _json_objects(piece: str) -> list[tuple[int, int]] | None:
     """Returns the start and end of each object in JSON, or None if the piece isn't JSON.
 
-    As in kubectl, a piece that begins with a brace counts as JSON.
+    As in kubectl, only a piece that begins with a brace can be JSON.
     """
     found = []
     decoder, at = json.JSONDecoder(parse_int=str), 0
@@ -194,7 +194,7 @@ def _unreadable(line: int, column: int, message: str) -> Document:
 
 
 def _composed(text: str, line: int, column: int, *, is_json: bool) -> Document | None:
-    """Returns the document in a text, unless it is empty. The text begins after so many lines and columns."""
+    """Returns the document in a text, or None if it is empty. `line` and `column` are the text's offset in the file."""
 
     def position(index: int) -> tuple[int, int]:
         before = text[:index]
@@ -203,7 +203,7 @@ def _composed(text: str, line: int, column: int, *, is_json: bool) -> Document |
 
     try:
         loader = Loader(text)
-        # The marks of nodes and errors are positions in the file.
+        # This makes the marks of nodes and errors positions in the file.
         loader.line, loader.column = line, column
         node = loader.get_single_node()
         if node is None:
@@ -228,7 +228,7 @@ def _composed(text: str, line: int, column: int, *, is_json: bool) -> Document |
     return Document(value, tuple(reader.mistakes), node, reader.fields)
 
 
-# PyYAML's messages and ours, which use the patterns' groups.
+# Patterns of PyYAML's messages, each with our message, into which the pattern's groups are inserted.
 _MESSAGES = (
     (r"found character '\\t' that cannot start any token", "a tab can't indent; use spaces"),
     (r"found character '(.)' that cannot start any token", "a text can't begin with {0}; write it in quotes"),
@@ -256,7 +256,7 @@ _MESSAGES = (
 )  # fmt: skip
 
 
-# These mistakes are shown at the opening character, not at the end of the file.
+# Mistakes whose message contains this are shown at the opening character, not at the end of the file.
 _NEVER_CLOSED = "never closed"
 # Lines that can cause a YAML error in a later line.
 _FOREIGN_LINES = (
@@ -276,7 +276,7 @@ _TOKENS = {
 
 
 def _syntax_message(error: yaml.MarkedYAMLError, lines: list[str], first: int) -> tuple[yaml.Mark | None, str]:
-    """Returns the syntax error in lines that aren't YAML, and its position. `first` is the first line's number."""
+    """Returns the position of a syntax error, and a message. `first` is the number of the first line in the file."""
     problem = " ".join(str(error.problem or error.context).split())
     mark = error.problem_mark or error.context_mark
     if mark is not None and "{{" in "".join(lines[mark.line - first : mark.line - first + 1]):

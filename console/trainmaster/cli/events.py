@@ -1,9 +1,9 @@
 """`kubectl dtj events` shows the Events of jobs, their StatefulSets and their pods, sorted by time.
 
-Both kinds of Events contain the same facts under different names. Events of events.k8s.io contain their count in
-`series` (formerly `deprecatedCount`) and an `eventTime` with microseconds. Events of core v1 contain `count` and two
-times in seconds. So all times are compared in seconds, and events of the same second are ordered by version. Repeated
-events of an object become one row with the sum of their counts.
+Kubernetes has two kinds of Events, which contain the same facts under different names. Events of events.k8s.io contain
+their count in `series` (formerly `deprecatedCount`) and an `eventTime` with microseconds. Events of core v1 contain
+`count` and two times in whole seconds. So all times are compared in seconds, and events of the same second are ordered
+by their resource version. Repeated events of an object become one row with the sum of their counts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PODS = "Pod"
 _CHILDREN = frozenset({_PODS, "StatefulSet", "PodGroup", "Workload"})
 _OF_A_POD = re.compile(r"-\d{1,9}$")
 COLUMNS = ("NAMESPACE", "LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE")
-# Minimum widths of columns that are printed one event at a time.
+# Minimum widths of the columns if rows are printed one at a time.
 WIDTHS = (16, 9, 7, 16, 24, 0)
 
 
@@ -91,7 +91,7 @@ class JobEvent:
 
     @property
     def order(self) -> tuple[datetime, int, str]:
-        """Returns the sort key: the time, then the version if it is an integer.
+        """Returns the sort key: the time, then the resource version if that is an integer.
 
         Events with other versions keep the order of the API server's list.
         """
@@ -107,12 +107,12 @@ class JobEvent:
         return [self.namespace, self.seen(now), self.type, self.reason, self.object, self.message]
 
 
-# Jobs by namespace and the name of the job or of one of its StatefulSets.
+# Maps a namespace and a name to a job. The name is the job's own or that of one of its StatefulSets.
 Owners = Mapping[tuple[str, str], TrainingJob]
 
 
 def owners_of(jobs: Iterable[TrainingJob]) -> Owners:
-    """Returns the owners of all objects of some jobs, which are known by their names even if an object is gone."""
+    """Returns jobs by their names and their StatefulSets' names, which name the owner even of a deleted object."""
     known = {(job.namespace, job.name): job for job in jobs}
     sets: dict[tuple[str, str], TrainingJob] = {}
     for job in known.values():
@@ -173,7 +173,7 @@ def show_events(
         return owners_of([job] if job is not None else jobs.list(all_namespaces=everywhere))
 
     def with_new() -> Iterator[JobEvent]:
-        """Yields the known events, then those that are new or have a higher count, until the named job has ended."""
+        """Yields the known events, then each event that is new or has a new count, until the named job has ended."""
         yield from found
         shown = {(event.raw["metadata"].get("uid"), event.count) for event in found}
         present = owners()

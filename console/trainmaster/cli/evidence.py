@@ -56,7 +56,7 @@ def _chosen(ranks: Mapping[int, Mapping[str, Any]], rank: int | None) -> dict[in
 
 
 def failure_words(failure: Mapping[str, Any]) -> str:
-    """Describes who failed and how: Error of worker 1, rank 5, pod reviews-1, node gpu-7, exit code 137."""
+    """Describes who failed and how, e.g. "Error of worker 1, rank 5, pod reviews-1, node gpu-7, exit code 137"."""
     where = [f"{name} {failure[name]}" for name in ("worker", "rank", "pod", "node") if failure.get(name) is not None]
     code = f", exit code {failure['exitCode']}" if failure.get("exitCode") is not None else ""
     return f"{failure.get('reason', 'unknown')}{' of ' if where else ''}{', '.join(where)}{code}"
@@ -84,7 +84,7 @@ def _attempt(one: AttemptEvidence, rank: int | None) -> Iterator[str]:
 
 
 def rank_lines(rank: int, state: Mapping[str, Any], *, whole: bool) -> Iterator[str]:
-    """Yields a rank's progress and its stacks: all of them, or the first lines."""
+    """Yields a rank's progress and its stacks. Unless `whole` is set, only the stacks' first lines are yielded."""
     facts = [f"{name} {state[name]}" for name in ("step", "section") if name in state]
     if isinstance(state.get("silentSeconds"), int | float):
         facts.append(f"no progress for {state['silentSeconds']:.0f} s")
@@ -128,7 +128,7 @@ SHOWN_WORKERS = 8
 
 
 def stacks_lines(stacks: Stacks, rank: int | None) -> Iterator[str]:
-    """Yields the page line by line. If there are many ranks, only a requested rank's stacks are complete."""
+    """Yields the page line by line. If more than WHOLE_RANKS ranks answer, only a chosen rank's stacks are complete."""
     yield one_line(f"Attempt {stacks.attempt}, {stacks.collected_at}: {len(stacks.ranks)} ranks have answered")
     for number, state in _chosen(stacks.ranks, rank).items():
         yield from rank_lines(number, state, whole=rank is not None or len(stacks.ranks) <= WHOLE_RANKS)
@@ -137,7 +137,7 @@ def stacks_lines(stacks: Stacks, rank: int | None) -> Iterator[str]:
 
 
 def named_workers(workers: Sequence[int]) -> str:
-    """Names some workers: worker 3; workers 0, 1, ... and 2 more."""
+    """Names some workers, e.g. "worker 3" or "workers 0, 1, ... and 2 more"."""
     named, more = ", ".join(map(str, workers[:SHOWN_WORKERS])), len(workers) - SHOWN_WORKERS
     return f"worker{'s' if len(workers) > 1 else ''} {named}{f' and {more} more' if more > 0 else ''}"
 

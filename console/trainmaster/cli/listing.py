@@ -1,7 +1,8 @@
 """Prints jobs for `list` and `status`: as a table, as one job's view, or as objects for a program, once or watched.
 
 With `--watch`, a terminal shows a picture, which is redrawn at every change and also every second, because it shows
-ages. A pipe gets a line for each change, as with `kubectl get --watch`, or the whole object.
+ages. A pipe gets a line for each change, as with `kubectl get --watch`. With `-o json` or `-o yaml`, the whole object
+is printed at each change.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def print_rows(found: Iterable[Change], names: Sequence[str]) -> None:
 
 
 def table_views(found: Iterable[Change], names: Sequence[str]) -> Iterator[View]:
-    """Yields a function after each change. It draws the table of all jobs for a given time."""
+    """Yields a function after each change. It draws the table of all jobs, with their ages at the time of the call."""
     known: dict[str, TrainingJob] = {}
     for job, deleted in found:
         known.pop(job.uid, None)
@@ -119,7 +120,7 @@ def table_views(found: Iterable[Change], names: Sequence[str]) -> Iterator[View]
 
 
 def view_of_job(jobs: JobClient, job: TrainingJob) -> View:
-    """Returns a function that draws a job for a given time, with its current pods if the user may read them."""
+    """Returns a function that draws a job as of the time of the call, with its pods if the user may read them."""
     try:
         pods = jobs.pods(job.name)
     except NotAllowed as error:

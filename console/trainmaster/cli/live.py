@@ -1,4 +1,4 @@
-"""Shows what changes while the user watches. Threads read, so that a slow API server stops neither ages nor keys."""
+"""Redraws pictures while the user watches. Threads read the data, so a slow API server delays neither ages nor keys."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trainmaster.client import ClientError
 # Interval between drawings while only ages change (seconds).
 TICK_SECONDS = 1.0
 Item = TypeVar("Item")
-# A view draws what was read for the time at which it is called.
+# A view draws data that was read before, with ages at the time of the call.
 View = Callable[[], RenderableType]
 _END = object()
 
@@ -30,7 +30,8 @@ def arrivals(
 ) -> Iterator[Item | None]:
     """Yields the items of all sources as they arrive until a source ends, and None after `seconds` without an item.
 
-    Each source is read in a thread of its own. Others may put None into `found`. Raises a source's ClientError.
+    Each source is read in a thread of its own. Other code may put None into `found`, which is then yielded. Raises a
+    source's ClientError.
     """
     arrived = found or queue.SimpleQueue()
 
@@ -86,7 +87,7 @@ def draw_full_screen(console: SafeConsole, views: Iterable[View]) -> None:
 
 
 def _newest(found: Iterable[Item | None]) -> Iterator[Item]:
-    """Yields the newest item whenever there is another one or None."""
+    """Yields each item as it arrives, and repeats the newest item for each None."""
     newest: Item | None = None
     for item in found:
         newest = newest if item is None else item

@@ -51,7 +51,7 @@ def print_logs(
         require_index(job, "rank", rank)
     if selection.attempt is not None:
         require_attempt(job, selection.attempt)
-    # urllib3 warns if many logs need more connections than it keeps.
+    # Without this, urllib3 would warn if many logs need more connections than its pool keeps.
     logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
     several = most_workers(job) > 1 and len(selection.workers or ()) != 1 and not failed
     printer = Printer(several, prefix, timestamps, separators=not selection.ranks)
@@ -81,7 +81,7 @@ def _print(reader: LogReader, printer: Printer, *, follow: bool) -> None:
 
 
 def _explain(reader: LogReader, printer: Printer, *, with_end: bool) -> None:
-    """Prints which lines are missing, or why there are none. With `with_end`, also prints how the job ended."""
+    """Prints which lines are missing, or why nothing was printed. With `with_end`, also prints how the job ended."""
     job, selection, kept = reader.job, reader.selection, reader.kept
     started = {worker for worker, pod in reader.pods.items() if has_started(pod)}
     gone = {worker: log for worker, log in kept.items() if worker not in started}
@@ -211,12 +211,12 @@ class Printer:
 
 
 def print_failed(reader: LogReader, printer: Callable[[WorkerLine], None]) -> None:
-    """Prints the remaining log of the rank that failed first, and names the rank on stderr. Raises ClientError."""
+    """Prints what is left of the log of the rank that failed first; names the rank on stderr. Raises ClientError."""
     job, selection = reader.job, reader.selection
     try:
         evidence = {one.attempt: one for one in run(reader.output.evidence(job.name))}
     except NotAllowed:
-        # Some users may read pods' logs but not ConfigMaps.
+        # The evidence is in ConfigMaps. Some users may read pods' logs, but no ConfigMaps.
         evidence = {}
     failure = _failure(job, evidence, selection.attempt)
     if failure is None:

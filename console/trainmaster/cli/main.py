@@ -1,6 +1,6 @@
-"""`trainmaster` has all commands: for jobs in a cluster, jobs' files, a local cluster, and the operator.
+"""`trainmaster` offers all commands: for jobs in a cluster, jobs' files, a local cluster, and the operator.
 
-`kubectl dtj` (`dtj.py`) is the same tree under another name.
+`kubectl dtj` (`dtj.py`) is the same tree of commands under another name.
 """
 
 from __future__ import annotations

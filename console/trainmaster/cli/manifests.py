@@ -80,7 +80,7 @@ def _write(manifests: Sequence[Manifest], directory: Path, output: str, *, force
 
 
 def _jobs(source: str) -> Iterator[tuple[str, ParsedJob | None]]:
-    """Yields each job of a file or a folder with its file's name, or None for a mistake, which is printed."""
+    """Yields each job of a file or a folder with its file's name. Prints mistakes, and yields None for a wrong job."""
     found, missing = False, "document"
     for file, documents in documents_of(source):
         if documents is None:
@@ -100,7 +100,8 @@ def _jobs(source: str) -> Iterator[tuple[str, ParsedJob | None]]:
 def _jobs_of(file: str, documents: Sequence[Document]) -> Iterator[ParsedJob | None]:
     """Yields the jobs of one file, and None for each wrong document.
 
-    Other documents, and other operators' jobs, are named and skipped. In a file without a job, they are mistakes.
+    Other objects are named and skipped. Another operator's job is skipped only in a file that also contains a job of
+    ours; otherwise it is a mistake.
     """
     objects = [
         (position, document, path, value)
@@ -126,7 +127,7 @@ def _jobs_of(file: str, documents: Sequence[Document]) -> Iterator[ParsedJob | N
 
 
 def _parsed(value: Mapping[str, Any], names: set[tuple[str, str]]) -> tuple[ParsedJob | None, list[tuple[str, str]]]:
-    """Returns the job, and its problems by field. Its name is added to the file's other names."""
+    """Returns the job, or None and the problems with their fields. Adds the job's name to `names`, the file's names."""
     try:
         job = parse_job(value)
     except InvalidJob as error:
@@ -163,7 +164,7 @@ class Project:
 
 def write_project(directory: Path, project: Project, *, force: bool) -> None:
     """Writes a new job's files, and prints the next steps. Raises ClientError."""
-    # Checks the values by the rules for files, so that the error messages are equal.
+    # Checks the values by the same rules as a manifest, so that the error messages are the same.
     values = {"image": project.image, "workers": project.workers, "command": ["python"]}
     body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": project.name}}
     require_valid({**body, "spec": {**values, "resources": {"gpus": project.gpus}}})

@@ -49,7 +49,7 @@ def print_list(objects: Iterable[Mapping[str, Any]], output: str) -> None:
 
 
 def print_document(raw: Mapping[str, Any], output: str) -> None:
-    """Prints one of several objects that arrive over time as kubectl does, but each JSON object in one line."""
+    """Prints one of several objects that arrive over time, as kubectl does, but in JSON each object takes one line."""
     if output == "json":
         from trainmaster_operator.api.printable import json_line
 

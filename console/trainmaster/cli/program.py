@@ -3,7 +3,7 @@
 `Program` is the tree. A `Part` is one of its commands, or a group such as `local`; `commands` lists the parts. A part's
 module is imported when its command runs, when the program's help is shown, and when a command's name is completed.
 
-Connection options (`connection.py`) may precede or follow a command; the later ones take precedence. Exit codes: 0
+Connection options (`connection.py`) may precede or follow a command; the later option takes precedence. Exit codes: 0
 done, 1 failed or refused, 2 wrong usage, 3 timed out, 130 interrupted. An error prints one message to stderr.
 """
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 Function = TypeVar("Function", bound=Callable[..., Any])
-# A metavar may have its own brackets: [[FILE | -- COMMAND...]]...
+# click puts brackets around an optional argument, even if its metavar has its own: [[FILE | -- COMMAND...]]...
 _IN_BRACKETS_TWICE = re.compile(r"^\[(\[.*\])\](\.\.\.)?$")
 _COMMANDS, _OPTIONS = "Commands", "Options"
 # Python's default threshold is 700. Imported modules are never garbage, and checking them took 10 % of a command's
@@ -65,12 +65,13 @@ def _take_texts_as_given(parameters: Sequence[Any]) -> None:
     for parameter in parameters:
         descriptor = getattr(parameter, "type_descriptor", None)
         if getattr(descriptor, "annotation", None) is str and not getattr(parameter, "multiple", False):
-            # If a later version of typer keeps its validators elsewhere, it builds them, which only takes longer.
+            # If a later version of typer keeps its validators elsewhere, it ignores this and builds them, which only
+            # takes longer.
             vars(parameter)["_runtime_param"] = _AsGiven()
 
 
 class _ShortHelp:
-    """_ShortHelp gives lists of commands the first sentence of a command's help in full, without its full stop."""
+    """_ShortHelp gives lists of commands the whole first sentence of a command's help, without its full stop."""
 
     help: str | None
 
@@ -159,7 +160,7 @@ class _Tree(Commands):
         super().__init__(**{**attributes, "commands": None})
         _take_texts_as_given(self.params)
         self._sections = {name: section for section, names in SECTIONS.items() for name in names}
-        # A command is None until it is needed, because its module is imported then.
+        # A command is None until it is needed, because its module is imported only then.
         self.commands: dict[str, Any] = dict.fromkeys(self._sections)
 
     def get_command(self, ctx: Any, name: str) -> Any:
@@ -201,7 +202,8 @@ class _Tree(Commands):
         if os.environ.get(variable):
             from typer.completion import get_completion_inspect_parameters
 
-            # This call registers the shells. Its result isn't needed, because the command `completion` replaces it.
+            # This call registers the shells. Its result, typer's own options for completion, isn't needed,
+            # because the command `completion` replaces them.
             get_completion_inspect_parameters()
             # Each choice must be one line, but rich would wrap the choice's help.
             os.environ["COLUMNS"] = "1000"

@@ -1,4 +1,4 @@
-"""Shows jobs in a terminal: one job's whole view, the table of jobs, their pods, and the use of time."""
+"""Draws jobs for a terminal: one job's whole view, the table of jobs, a job's pods, and a job's use of time."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ PHASE_STYLES |= {"Starting": "yellow", "Suspended": "magenta"}
 MAX_FAILURES = 5
 # Width of the bar that shows the use of time (columns).
 TIME_WIDTH = 40
-# The operator updates a running job's time account every few seconds, so a shorter time isn't shown.
+# The operator updates a running job's time account every few seconds, so a shorter unaccounted time isn't shown.
 UNACCOUNTED_SECONDS = 20.0
 TIME_STYLES = {"productive": "green", "recompute": "red", "stall": "red", "restart": "yellow"}
 TIME_STYLES |= {"suspended": "dim", "unobserved": "dim"}
-# Parts of a message that differ between attempts with the same cause: process ids, attempts, times, addresses.
+# Parts of a message that differ between failures with the same cause: process ids, attempts, times, addresses.
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|[0-9]+")
 
 
@@ -76,7 +76,7 @@ def headline(view: JobView, now: datetime) -> Text:
 
 
 def figure_cells(view: JobView, *, without: Collection[str] = ()) -> list[RenderableType]:
-    """Returns the training's figures in readable form: step 120/1000, 5,123 samples/s."""
+    """Returns the training's figures in readable form, e.g. "step 120/1000" and "5,123 samples/s"."""
     figures = {name: shown for name, shown in view.figures.items() if name not in without}
     words = {"samples/s": "{1} {0}", "section": "{1}"}
     return [words.get(name, "{0} {1}").format(name, shown) for name, shown in figures.items()]
@@ -89,7 +89,7 @@ def job_columns(*, namespaces: bool = False, wide: bool = False) -> list[str]:
 
 
 def job_cells(view: JobView) -> dict[str, str]:
-    """Returns a job's cells by column. Only the age changes with time."""
+    """Returns a job's cells by column. Only the age changes while the job doesn't."""
     return {
         "NAMESPACE": view.namespace,
         "NAME": view.name,
@@ -150,7 +150,7 @@ def pod_state(pod: Mapping[str, Any]) -> str:
 
 
 def pod_trouble(pod: Mapping[str, Any]) -> str:
-    """Returns a pod's state and Kubernetes' message: Pending (Unschedulable: 0/3 nodes are available)."""
+    """Returns a pod's state with Kubernetes' message, e.g. "Pending (Unschedulable: 0/3 nodes are available)"."""
     state = pod_state(pod)
     for waiting in _waiting(pod):
         if waiting.get("reason") == state and waiting.get("message"):
@@ -171,7 +171,8 @@ def job_trouble(job: TrainingJob) -> str:
 def where_time_went(job: TrainingJob, spent: TimeSpent, now: datetime) -> list[RenderableType]:
     """Returns a bar for the use of time and its legend, largest share first, if any time is accounted.
 
-    The operator updates the account only with other changes of the status. A last line shows the time since then.
+    The operator updates the account only with other changes of the status. If the last update is at least
+    UNACCOUNTED_SECONDS old, a last line shows the time since that update.
     """
     # Users may have edited the status, and the bar needs valid shares.
     amounts = {name: seconds for name in TIME_CATEGORIES if is_number(seconds := getattr(spent, name)) and seconds > 0}
@@ -198,7 +199,7 @@ def where_time_went(job: TrainingJob, spent: TimeSpent, now: datetime) -> list[R
 
 
 def _failures(failures: Sequence[FailureView]) -> list[RenderableType]:
-    """Returns the newest failures, without messages that repeat a newer one."""
+    """Returns the newest failures. If a newer failure has the same cause, the message isn't repeated."""
     parts: list[RenderableType] = []
     shown: dict[tuple[str, str], int] = {}
     for failure in failures[:MAX_FAILURES]:
@@ -217,7 +218,7 @@ def _failures(failures: Sequence[FailureView]) -> list[RenderableType]:
 
 
 def _cause(failure: FailureView) -> str:
-    """Returns a failure's message without the parts that differ between attempts with the same cause."""
+    """Returns a failure's message without the parts that differ between failures with the same cause."""
     message = failure.message
     for name in filter(None, (failure.pod, failure.node)):
         message = message.replace(name, "")

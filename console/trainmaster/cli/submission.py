@@ -26,7 +26,7 @@ _LONGEST_STEM = 30
 
 @dataclass(frozen=True)
 class Flags:
-    """Flags are the command line's options for a job; `words` follow `--`."""
+    """Flags are the command line's options for a job. `words` are the words after `--`."""
 
     name: str | None
     image: str | None
@@ -37,7 +37,7 @@ class Flags:
 
 
 def split_words(words: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
-    """Returns the manifest before `--`, and the words after it. Raises BadParameter for other words before `--`."""
+    """Returns the manifest's path (before `--`), and the words after `--`. Raises BadParameter for other words."""
     at = words.index(SEPARATOR) if SEPARATOR in words else len(words)
     before, behind = words[:at], tuple(words[at + 1 :])
     for word in before:
@@ -53,7 +53,7 @@ def split_words(words: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
 
 
 def manifest_from_file(file: str, flags: Flags) -> dict[str, Any]:
-    """Returns the only job in a file, under the name from the flags if given. Raises InvalidRequest."""
+    """Returns the only job in a file, renamed if the flags contain a name. Raises InvalidRequest and BadParameter."""
     if flags.words:
         raise typer.BadParameter(f"a command stands behind -- beside the manifest {file}; write it there")
     for option in ("image", "workers", "gpus", "script"):

@@ -1,7 +1,7 @@
 """Every command prints through `say`, `write`, `log_line` or the console of `console.py`.
 
-They keep untrusted texts from controlling the terminal (`api/printable.py`). Encoders make results for programs
-(`-o json`, `render`) safe.
+`write` prints results for programs (`-o json`, `render`), which their encoders have made safe. The other functions and
+the console keep untrusted texts from controlling the terminal (`api/printable.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import typer
 
 from trainmaster_operator.api.printable import printable
 
-# Matches Select Graphic Rendition, which only sets colours: it can't move the cursor, query or write.
+# Matches Select Graphic Rendition, which only sets colours: it can't move the cursor, query the terminal or write text.
 _COLOUR = re.compile(r"(\x1b\[[0-9;:]{0,64}m)")
 _PLAIN_AGAIN = "\x1b[0m"
 _called = "kubectl dtj"
@@ -52,7 +52,7 @@ def wrapped(text: str, width: int | None, *, first: str = "", further: str = "")
 
 
 def say(text: str, *, error: bool = False) -> None:
-    """Prints a message for a person. Later lines are indented, so that none looks like a separate message."""
+    """Prints a message for a person. All lines but the first are indented, so that none looks like another message."""
     typer.echo(printable(text.rstrip("\n")).replace("\n", "\n  "), err=error)
 
 

@@ -1,6 +1,6 @@
 """`top` reads running jobs every two seconds, and draws one job with its ranks, or all jobs in rows.
 
-The picture of one job fits into the terminal. If there are few lines, it shows fewer ranks, workers and events.
+The picture of one job fits into the terminal. If the terminal has few lines, fewer ranks, workers and events are shown.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from trainmaster.client import JobClient, JobNotFound, NotAllowed, RankMetrics, 
 from trainmaster.client.view import JobView, figure, percent, rate, view_of
 from trainmaster_operator.api.printable import one_line
 
-# Interval between readings.
+# Interval between readings (seconds).
 READ_SECONDS = 2.0
 # Maximum number of values in a line of blocks.
 MAX_SEEN = 120
@@ -49,7 +49,7 @@ class JobReader:
         self._speeds: deque[float] = deque(maxlen=MAX_SEEN)
 
     def view(self, job: TrainingJob) -> Callable[[], JobPicture]:
-        """Returns a function that draws what was read now. Raises ClientError."""
+        """Reads the job's pods, Events and ranks, and returns a function that draws them. Raises ClientError."""
         pods = self._allowed(_PODS, lambda: self._jobs.pods(job.name)) or []
         events = self._allowed("its events", lambda: events_of(self._jobs.events(), owners_of([job]))) or []
         ranks: tuple[RankMetrics, ...] = ()
@@ -103,7 +103,7 @@ def jobs_views(jobs: JobClient, *, all_namespaces: bool) -> Iterator[View]:
         time.sleep(READ_SECONDS)
 
 
-# A rank counts as slow if its steps take this many times the median.
+# A rank counts as slow if its steps take more than this many times the median.
 SLOW_FACTOR = 1.2
 # More ranks than this are shown as a histogram, with some of the slowest and fastest ranks.
 MAX_RANKS = 16
@@ -145,7 +145,7 @@ def blocks(values: Sequence[float | None], least: float, most: float) -> str:
 
 
 def step_time(seconds: float) -> str:
-    """Formats the time of a step: 83.4 ms, 1.25 s."""
+    """Formats the time of a step, e.g. "83.4 ms" or "1.25 s"."""
     return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
@@ -228,7 +228,10 @@ def _events(events: Sequence[JobEvent], now: datetime, width: int) -> Table:
 
 
 def _ranks(ranks: Sequence[RankMetrics], width: int, room: int) -> list[RenderableType]:
-    """Returns the times of ranks, slowest first, as bars; of many ranks, a histogram and the slowest and fastest."""
+    """Returns a bar for the time of each rank. `ranks` are sorted, slowest first.
+
+    If there are many ranks, returns a histogram, and bars only for the slowest and the fastest ranks.
+    """
     middle, longest = median(map(_seconds, ranks)), _seconds(ranks[0])
     slowest = ranks[0] if longest > SLOW_FACTOR * middle else None
     kind = "step time" if all(each.compute_seconds is None for each in ranks) else "computing time"
@@ -269,7 +272,7 @@ class JobsPicture:
     jobs: Sequence[TrainingJob]
     namespaces: bool = False
     _COLUMNS: ClassVar = ("NAME", "PHASE", "WORKERS", "STEP", "", "LOSS", "SAMPLES/S", "ETA", "GOODPUT")
-    # If columns don't fit, the empty ones are left out first, then these in order. The others always stay.
+    # If not all columns fit, these are left out in this order, empty ones first. All other columns always stay.
     _EXPENDABLE: ClassVar = ("", "GOODPUT", "ETA", "SAMPLES/S", "LOSS")
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

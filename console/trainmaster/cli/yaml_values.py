@@ -1,9 +1,9 @@
-"""Evaluates YAML nodes as kubectl does, collects what kubectl would refuse or lose, and writes YAML.
+"""Evaluates YAML nodes as kubectl does, reports values that kubectl would refuse or lose, and writes YAML.
 
 kubectl's library (go-yaml v2) reads YAML 1.1 in its own way. As in YAML 1.1, yes, on and y are true, 010 is 8, and
 1_000 is 1000; as in YAML 1.2, 1e-4 is a number, and 1:30 and a date are text. 1.0 and 1e3 are sent as integers, because
-JSON doesn't distinguish them. `<<` is merged in the order of the fields, so it replaces equal fields before it. Numbers
-as keys become text, and the last of two equal keys is used.
+JSON doesn't distinguish 1.0 from 1. `<<` is merged in the order of the fields, so its fields replace those of the same
+name before it. Numbers as keys become text, and the last of two equal keys is used.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _MOST_SIGNED = 2**63
 _STANDARD = "tag:yaml.org,2002:"
 _TAGS = {"null": type(None), "bool": bool, "int": int, "float": int | float}
 
-# Each mapping's fields (the nodes of key and value) after resolving `<<`, by the mapping node's id.
+# Maps the id of a mapping's node to the mapping's fields after resolving `<<`: by name, the nodes of key and value.
 Fields = dict[int, dict[str, tuple[yaml.Node, yaml.Node]]]
 
 
@@ -59,7 +59,7 @@ class Mistake:
     message: str
 
     def at(self, file: str) -> str:
-        """Returns the message with its place in a file, which editors recognize."""
+        """Returns the message after its position in a file. Editors recognize the format of the position."""
         return f"{file}:{self.line}:{self.column}: {self.message}"
 
 
@@ -96,7 +96,7 @@ class Reader:
         self.mistakes: list[Mistake] = []
         self.fields: Fields = {}
         self._is_json = is_json
-        # Each node's value and the number of values in it, by the node's id. An alias is the same node as its anchor.
+        # Maps a node's id to its value and the number of values in it. An alias is the same node as its anchor.
         self._known: dict[int, tuple[Any, int]] = {}
         self._open: set[int] = set()
 
@@ -137,7 +137,7 @@ class Reader:
         return {name: value for name, (value, _) in read.items()}, 1 + sum(size for _, size in read.values())
 
     def _fields(self, node: yaml.Node, path: str) -> dict[str, tuple[yaml.Node, yaml.Node]]:
-        """Returns a mapping's fields in order. As in go-yaml, the last of equal names is used, even for `<<`."""
+        """Returns a mapping's fields in order. As in go-yaml, the last of equal names is used, even one from `<<`."""
         fields: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         given: set[str] = set()
         for key, value in node.value:
@@ -249,14 +249,14 @@ class _Dumper(yaml.SafeDumper):
     """_Dumper double-quotes strings with control characters, because YAML allows escapes only there."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Writes shared values in full at each place."""
+        """Writes a value in full wherever it occurs, without aliases."""
         return True
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     style = '"' if UNSAFE.search(text) else "|" if "\n" in text else None
     if style is None and plain_scalar(text) != text:
-        # For kubectl, y and n are true and false; for PyYAML they are texts, so it wouldn't quote them.
+        # PyYAML wouldn't quote texts such as y and n, but kubectl would read them as true and false.
         style = "'"
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 

@@ -7,8 +7,8 @@ kubeconfig, and a key proves that the kubeconfig's owner opened the page. Read t
    and parameters, and a laptop's code and key.
 2. `sessions` keeps a session for each token, with its permissions (`client.permission`) and history. `tenants` divides
    memory, work and connections among tenants. `reading` trims the API server's answers to the fields in `shapes`.
-3. The list: in `scopes`, viewers share one watch, whose jobs become rows of a `board`.
-4. A job: `job_page` follows a job, its attempts, its pods and events, and its ranks' `figures`. `objects` reads pods,
+3. The list of jobs: `scopes` lets viewers share one watch. The watched jobs become rows of a `board`.
+4. One job: `job_page` follows the job, its attempts, pods and events, and its ranks' `figures`. `objects` reads pods,
    events and nodes. `logs` sends the ranks' output. `job_answers` handles actions and single answers, such as the
    manifest.
 5. `streams` encodes answers: JSON, error messages, and server-sent events.

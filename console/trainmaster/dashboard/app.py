@@ -42,16 +42,16 @@ PAGE = Path(__file__).with_name("page")
 INDEX = "index.html"
 # Compressing smaller files gains nothing.
 COMPRESSED_BYTES = 1_000
-# Types by suffix. Other files are plain text.
+# Content types by suffix. Files with other suffixes are plain text.
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
-# Log lines of each worker that a page shows first: default and maximum.
+# Number of each worker's last log lines that a page shows at first: default and maximum.
 TAIL, MOST_TAIL = 1_000, 20_000
 SWEEP_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class DashboardSettings:
-    """DashboardSettings are the user's choices. `server` has credentials only on a laptop: the kubeconfig's."""
+    """DashboardSettings are the user's choices. Only a laptop's `server` contains credentials: the kubeconfig's."""
 
     mode: Mode
     server: Server
@@ -136,7 +136,7 @@ class Dashboard:
     async def _jobs(self, request: web.Request) -> web.StreamResponse:
         viewer, namespace = viewer_of(request), namespace_of(request)
         with viewer.streaming():
-            # Viewers without the right get an HTTP error instead of a stream.
+            # Checked before the stream begins, so that viewers without the right get an HTTP error.
             await viewer.access.require(*seeing(namespace))
             return await streamed(request, lambda stream: self._scopes.send_to(stream, viewer, namespace))
 
@@ -171,7 +171,7 @@ class Dashboard:
                 await viewer.access.require(Access("watch", namespace=namespace, name=name))
             else:
                 page.show_recorded(found)
-            # A page keeps only the values that it shows.
+            # This frees the whole object; a page keeps only the values that it shows.
             del found
             return await streamed(request, lambda stream: self._while_allowed(viewer, seeing_it, page.send_to(stream)))
 

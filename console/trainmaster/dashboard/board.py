@@ -4,7 +4,7 @@ A row contains the few values that the list of jobs shows. Jobs are reduced to r
 jobs need a few megabytes.
 
 A board does no input or output. All streams of the scope read the same batches, so each change is encoded once. A
-stream remembers the number of the last batch that it sent. If the next batch was dropped, it sends all jobs again.
+stream remembers the number of the last batch that it sent. If the next batch is gone, the stream sends all jobs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Row = dict[str, Any]
 
 # Number of batches that a stream may be behind. There is one batch a second.
 KEPT_BATCHES = 8
-# Attributes of a job's view that a row contains: values, then texts (if a text is empty, the row contains null).
+# Maps names in a row to attributes of a job's view: first values, then texts. An empty text becomes null in the row.
 _VALUES = {
     **{name: name for name in ("uid", "namespace", "name", "phase", "attempt", "restarts", "disruptions")},
     **{name: name for name in ("running", "desired", "step", "loss", "goodput")},
@@ -49,10 +49,10 @@ class Board:
 
     def __init__(self) -> None:
         self.rows: dict[str, Row] = {}
-        # The jobs that blame or avoid a node.
+        # By uid, the jobs that avoid a node or blame it for failures.
         self.blame: dict[str, Row] = {}
         self.number = 0
-        # The rows that changed since the last batch, as they were then; None for a new row.
+        # The rows that have changed since the last batch, as they were in that batch; None for a new row.
         self._before: dict[str, Row | None] = {}
         self._batches: deque[tuple[int, bytes]] = deque(maxlen=KEPT_BATCHES)
         self._whole: tuple[int, bytes] | None = None
@@ -102,13 +102,13 @@ class Board:
         return True
 
     def forget_changes(self) -> None:
-        """Drops the changes that were collected before the first viewer connected."""
+        """Drops the changes that were collected before jobs are shown for the first time."""
         self._before.clear()
 
     def whole(self) -> bytes:
         """Returns the message with all jobs, encoded once for all streams that begin after the same batch."""
         if self._whole is None or self._whole[0] != self.number:
-            # The next batch repeats the changes since that batch.
+            # If rows have changed since the last batch, this message contains the changes. The next batch repeats them.
             self._whole = (self.number, encoded("jobs", {"at": time.time(), "jobs": list(self.rows.values())}))
         return self._whole[1]
 

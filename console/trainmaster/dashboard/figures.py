@@ -1,10 +1,11 @@
-"""Polls a job's agents for the ranks' figures, and keeps them if there is no history. All viewers share the polls.
+"""Polls a job's agents for the ranks' figures, and keeps samples in case there is no history. All viewers share both.
 
-Agents are polled through the API server's proxy to pods (`get pods/proxy`). Viewers without that right see the ranks'
-last seconds from the history. If there is no history, they see why the figures are missing.
+Agents are polled through the API server's proxy to pods (`get pods/proxy`). Viewers without that right see recent
+step times of the ranks from the history. If there is no history, they see why the figures are missing.
 
 If a viewed job has too many samples, every second one is dropped, and later samples are taken half as often. So a few
-hundred samples cover the whole time. They are kept as in a history's tail, and drawn as by a history.
+hundred samples cover the whole time. Samples have the format of a history's tail, and the same code
+draws both.
 """
 
 from __future__ import annotations
@@ -36,21 +37,21 @@ WORKERS_A_SECOND = 64
 ASKED_JOBS, MOST_BYTES, ASKED_RANKS = 64, 8 * 2**20, 8_192
 # Maximum characters of the reason why a worker doesn't answer.
 MAX_WHY = 300
-# Maximum age of the history's record on the page (seconds).
+# Maximum age of figures from the history on the page (seconds).
 RECENT_SECONDS = 60.0
 
 Pods = Sequence[Mapping[str, Any]]
 MOST_JOBS = 16
 MOST_SAMPLES = 480
-# Maximum number of ranks whose figures are kept for a job. A history keeps all.
+# Maximum number of a job's ranks whose figures are kept here. A history keeps the figures of all ranks.
 MOST_RANKS = 256
-# The values of a rank on the page.
+# Maps the names of a rank's values on the page to attributes of RankMetrics.
 _OF_A_RANK = {
     **{name: name for name in ("rank", "worker", "step", "loss")},
     **{"samplesPerSecond": "samples_per_second", "stepSeconds": "own_seconds"},
     **{"gradNorm": "gradient_norm", "learningRate": "learning_rate"},
 }
-# The figures of a rank in a sample (api/records.py), and the attributes with their values.
+# Maps the names of a rank's figures in a sample (api/records.py) to attributes of RankMetrics.
 _COLUMNS = {
     **{"step": "step", "loss": "loss", "learning_rate": "learning_rate"},
     **{"grad_norm": "gradient_norm", "step_seconds": "own_seconds"},
@@ -140,13 +141,14 @@ def seconds_between(workers: int) -> float:
 
 @dataclass
 class SeenJob:
-    """SeenJob holds one job's samples, oldest first, and the minimum seconds between two samples."""
+    """SeenJob holds one job's samples, oldest first, and the minimum time between two samples (seconds)."""
 
     resolution: float = 0.0
     # Each sample's time, and its figures by kind, as read from a history's tail.
     samples: list[tuple[float, dict[str, list[Points]]]] = field(default_factory=list)
-    # The furthest step before each attempt, and the most ranks of a sample that were left out.
+    # By attempt, the furthest step before that attempt.
     done_before: dict[int, int] = field(default_factory=dict)
+    # The maximum number of ranks that were left out of a sample.
     left_out: int = 0
 
     def add(self, job: TrainingJob, ranks: Sequence[RankMetrics]) -> None:
@@ -178,6 +180,6 @@ class SeenJob:
             self.resolution = whole / max(1, len(self.samples) - 1) * 0.9
 
     def drawn(self, kind: str, window: TimeWindow) -> Drawn:
-        """Returns the samples in a window, as the history reads its tail."""
+        """Returns the samples in a window, in the form in which a history reads its tail."""
         in_window = (found for at, found in self.samples if window.since <= at <= window.until)
         return Drawn(kind, [part for found in in_window for part in found[kind]])

@@ -1,12 +1,12 @@
 """Checks the origin, viewer and parameters of every request, and sets the headers of answers.
 
-The dashboard uses no cookies, so another site's page can't act in a viewer's name. A proxy in front of it may log
-viewers in with a cookie, so requests from other origins are refused anyway. On a laptop the Host header must name this
-machine, so that an attacker's domain name can't lead here (DNS rebinding).
+The dashboard uses no cookies, so another site's page can't act in a viewer's name. But a proxy in front of the
+dashboard may log viewers in with a cookie, so requests from other origins are refused anyway. On a laptop the Host
+header must name this machine. Otherwise an attacker's domain name could lead to the dashboard (DNS rebinding).
 
 On a laptop a key proves that the person who started the dashboard opened the page. The browser gets a code, and
 exchanges it for the key once, within a minute. The code follows a `#`, so no request's address contains it. The
-browser reads it from a file that only the user can read (as with Jupyter), so no list of processes shows it.
+browser reads the code from a file that only the user can read (as with Jupyter), so no list of processes shows it.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ LOCAL_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 # Maximum characters of a token. Identity providers issue the longest tokens for users with many groups.
 MOST_TOKEN = 15_000
 CODE_SECONDS = 60.0
-# Maximum number of valid codes. Each request for a new address makes one.
+# Maximum number of valid codes. Each address for opening the page contains a new code.
 MOST_CODES = 8
 VIEWER = web.RequestKey("viewer", Viewer)
 
 
 def guard(viewers: Viewers, launch: Launch | None) -> Middleware:
-    """Returns the middleware that checks requests. With a `launch` it is the laptop's."""
+    """Returns the middleware that checks requests. With a `launch`, it checks them as on a laptop."""
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -65,11 +65,11 @@ def guard(viewers: Viewers, launch: Launch | None) -> Middleware:
         except NotKnown as error:
             if VIEWER in request:
                 viewers.end(request[VIEWER])
-            # On a laptop the kubeconfig has expired, and no token would help.
+            # On a laptop, the kubeconfig's credentials have expired, and the viewer can't help by entering a token.
             found = Refused(401, UNKNOWN) if launch is None else Refused(403, str(error))
         except Exception as error:
             found = refused(error, request)
-        # After 401 the page asks for a token, or on a laptop to start the dashboard again.
+        # After 401 the page asks for a token or, on a laptop, asks the viewer to start the dashboard again.
         mode = {"mode": "cluster" if launch is None else "laptop"} if found.status == 401 else {}
         return web.json_response({"sentence": found.sentence, **mode}, status=found.status, headers=found.headers)
 
@@ -128,7 +128,7 @@ class Launch:
 
 
 def launch_file(address: str) -> Path:
-    """Returns a file, alone in its folder, that redirects the browser to an address. Only its owner can read it."""
+    """Creates, in a new folder, a file that redirects a browser to an address. Only the user can read the file."""
     path, address = Path(tempfile.mkdtemp(prefix="trainmaster-")) / "open.html", html.escape(address, quote=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(
@@ -140,7 +140,7 @@ def launch_file(address: str) -> Path:
 
 
 def _require_place(request: web.Request, *, laptop: bool) -> None:
-    """Raises Refused if the request is from another site's page or, on a laptop, its Host isn't this machine."""
+    """Raises Refused if another site's page sent the request, its Host isn't this laptop, or a POST isn't JSON."""
     host = request.headers.get("Host", "")
     if laptop and _part_of(f"//{host}", "hostname") not in LOCAL_HOSTS:
         raise Refused(403, "This dashboard answers at 127.0.0.1, localhost and [::1] only.")

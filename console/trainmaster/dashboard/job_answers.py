@@ -35,7 +35,7 @@ from trainmaster_operator.wire.values import loads, mapping
 
 T = TypeVar("T")
 
-# Threads for expensive answers. Some threads may still work for viewers who have disconnected.
+# Number of threads for expensive answers. Some of them may still work for viewers who have disconnected.
 THREADS = 4
 MOST_POINTS, MOST_COLUMNS = 5_000, 1_000
 # Maximum number of values in a manifest. Encoding a value as YAML takes some hundred bytes and 50 microseconds.
@@ -166,7 +166,7 @@ class JobAnswers:
     ) -> Mapping[str, Any]:
         """Returns the history's answer, or else one from the dashboard's own figures.
 
-        These were read through `pods/proxy`, so the viewer needs that right.
+        The dashboard's figures were read through `pods/proxy`, so the viewer needs that right.
         """
         (namespace, name), uid, viewer = job_of(request), uid_of(request), viewer_of(request)
         since, until = window_of(request)
@@ -207,7 +207,7 @@ def _csv(series: Mapping[str, Any]) -> str:
 
 
 def manifest_of(raw: Mapping[str, Any], name: str) -> str:
-    """Returns a job as YAML, without its status. Raises Refused if it is too large or too deep."""
+    """Returns a job as YAML, without its status. Raises Refused if the job is too large or too deeply nested."""
     shown = {key: value for key, value in raw.items() if key != "status"}
     shown["metadata"] = {key: value for key, value in mapping(raw.get("metadata")).items() if key != "managedFields"}
     _check(shown, name)

@@ -28,19 +28,19 @@ from trainmaster.serving import first_to_end
 from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES
 from trainmaster_operator.wire.values import mapping, number
 
-# Seconds between two reads of pods, pods read a second, and seconds between two reads of events. Many pods are read
-# less often. After a change of the job's state they are read at once.
+# Minimum seconds between two reads of pods, maximum number of pods read per second, and seconds between two reads of
+# events. If a job has many pods, they are read less often. After a change of its state, they are read at once.
 PODS_SECONDS, PODS_A_SECOND, EVENTS_SECONDS = 2.0, 32, 5.0
 # Seconds before a retry: after a refusal, and after any other error.
 RETRY_SECONDS, BROKEN_SECONDS = 30.0, 3.0
-# Seconds between two checks for the other parts' first answers.
+# Seconds between two checks whether the job and its pods have been read for the first time.
 FIRST_SECONDS = 0.05
 # Seconds after which the history has recorded a change of a job's attempts.
 HISTORY_SECONDS = 1.5
-# Pods are read for at most one tenth of the time.
+# The interval between two reads of pods is at least this many times as long as a read.
 PODS_TIMES = 10.0
-# Approximate bytes of memory that a page needs for each byte of its last events. Rows, the job and its attempts are
-# kept as objects.
+# Approximate bytes of memory that a page needs for each byte of its last events, because rows, the job and its
+# attempts are also kept as objects.
 MEMORY_OF_A_BYTE = 4
 _SPENT = frozenset(("until", *TIME_CATEGORIES))
 Attempt = dict[str, Any]
@@ -70,7 +70,7 @@ class JobPage:
     _pods: list[Row] | None = None
     _pods_forbidden: str = ""
     _recorded: list[Attempt] = field(default_factory=list)
-    # The job's state has changed: another phase, attempt or failure.
+    # Set when the job's state has changed: another phase, attempt or failure.
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _changed_for_pods: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -104,7 +104,7 @@ class JobPage:
                 self._show(job)
         self._latest.put("gone", {})
         self._latest.end()
-        # This task doesn't end: the sending task ends after it has sent the deletion.
+        # The end of this task would cancel the sending task. That task ends after it has sent the deletion.
         await asyncio.Event().wait()
 
     def _show(self, job: TrainingJob) -> None:
@@ -151,7 +151,7 @@ class JobPage:
             await asyncio.sleep(FIRST_SECONDS)
 
     async def _repeat(self, look: Callable[[TrainingJob], Awaitable[float]], failed_seconds: float) -> None:
-        """Calls `look`, which returns the seconds until the next call, as soon as the job was read."""
+        """Calls `look` repeatedly once the job has been read. `look` returns the seconds until the next call."""
         while True:
             try:
                 wait = FIRST_SECONDS if self._job is None else await look(self._job)
@@ -213,7 +213,7 @@ def attempts_of(job: TrainingJob, recorded: Sequence[Attempt] = ()) -> list[Atte
     found = {one["attempt"]: one for one in recorded}
     for (attempt, own), (_, following) in zip(known, [*known[1:], (0, None)], strict=True):
         derived = shown(attempt, own, following, phase=job.phase, deleted_at=None)
-        # The ranks that are missing now are those in the status.
+        # Only the status shows which ranks are missing now, so its `trainingWith` is used even if it is None.
         certain = {name: value for name, value in derived.items() if value is not None or name == "trainingWith"}
         found[attempt] = {**_UNKNOWN, **found.get(attempt, {}), **certain}
     if progress is not None and progress.attempt == current in found and progress.step is not None:

@@ -1,6 +1,6 @@
 """Sends the output of all ranks as one live answer. Each event contains a few lines.
 
-If a viewer reads slowly, the dashboard reads from the kubelets slowly, because it doesn't buffer lines.
+If a viewer reads slowly, the dashboard reads from the kubelets slowly, because it buffers few lines.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from trainmaster_operator.wire.values import mapping, whole
 
 T = TypeVar("T")
 
-# Maximum bytes of an event, bytes of a line besides its text, and seconds that an event's first line waits for more.
+# Maximum bytes of an event, bytes of a line besides its text, and seconds that an event's first line waits for
+# further lines.
 MOST_AHEAD, LINE_BYTES, BATCH_SECONDS = 131_072, 200, 0.1
 # Maximum number of workers in one view.
 MOST_WORKERS = 32
@@ -83,7 +84,7 @@ async def send_logs(stream: EventStream, viewer: Viewer, job: TrainingJob, wante
     room = tenant.all.logs.room(tenant.name)
     if room < 1:
         raise NoCluster("You, or all viewers together, read as many logs as can be read at once; close some.")
-    # Half of the tenant's room is left for another page with logs.
+    # Half of the logs that the tenant may still open are left for another page.
     most = min(len(workers), MOST_WORKERS, max(1, room // 2))
     if most < len(workers):
         sentence = f"first {most} of {len(workers)} workers (choose another one)"
@@ -93,7 +94,7 @@ async def send_logs(stream: EventStream, viewer: Viewer, job: TrainingJob, wante
             workers = [worker]
         await stream.send(encoded("note", {"sentence": sentence}))
     read = frozenset(workers[:most])
-    # All lines of a rank or an attempt are sent, because finding the last ones would need the whole log first.
+    # All lines of a rank or an attempt are sent: to find the last ones, the whole log would have to be read first.
     tail = None if wanted.by_content else wanted.tail
     output = _BoundedOutput(viewer.transport, job.namespace, read)
     with tenant.all.logs.taking(tenant.name, most):
@@ -146,7 +147,7 @@ async def _send(stream: EventStream, lines: Lines) -> None:
                 queue.put_nowait(line)
 
     reading = asyncio.ensure_future(read())
-    # When reading ends, even with an error, the sender wakes up.
+    # This wakes the sender when reading ends, even with an error.
     reading.add_done_callback(lambda _: queue.put_nowait(None))
     try:
         while True:

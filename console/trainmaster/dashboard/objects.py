@@ -15,7 +15,8 @@ from trainmaster_operator.api.v1alpha1.names import set_names
 from trainmaster_operator.wire.names import JOB_NAME_LABEL, POD_INDEX_LABEL
 from trainmaster_operator.wire.values import decimal, mapping, mappings, text, whole
 
-# Maximum number of events of an object, and of unhealthy pods whose events are read (most have the same cause).
+# Maximum number of events of an object, and of StatefulSets and unhealthy pods whose events are read. Most unhealthy
+# pods of a job have the same cause.
 MOST_EVENTS = 100
 MOST_TROUBLED = 4
 # Maximum number of nodes, and of pods of all jobs, that a page of nodes shows.
@@ -25,14 +26,14 @@ MAX_INDEX = 10**9
 
 
 async def pods_of(transport: ViewerTransport, namespace: str, name: str) -> list[Row]:
-    """Returns the rows of a job's pods, by worker. Each pod becomes a row as it arrives. Raises ClientError."""
+    """Returns the rows of a job's pods, sorted by worker. Each pod becomes a row as it arrives. Raises ClientError."""
     path, query = f"/api/v1/namespaces/{namespace}/pods", {"labelSelector": f"{JOB_NAME_LABEL}={name}"}
     rows, _ = await transport.listed(path, query, lambda pod: pod_row(pod) if has_index(pod) else None)
     return sorted(rows, key=lambda row: row["worker"])
 
 
 def asked_pods(rows: Sequence[Row]) -> list[Mapping[str, Any]]:
-    """Returns pods with the values that polling their agents needs."""
+    """Returns pods that contain only the values needed to poll their agents."""
     return [
         {
             "metadata": {"name": row["name"], "labels": {POD_INDEX_LABEL: str(row["worker"])}},
@@ -86,7 +87,7 @@ async def events_of(transport: AsyncTransport, job: TrainingJob, pods: Sequence[
 
 
 def event_rows(events: Iterable[Mapping[str, Any]], *, since: str) -> list[dict[str, Any]]:
-    """Returns events of either API as rows, without those before `since`: they belong to an earlier job of the name."""
+    """Returns the events that aren't older than `since` as rows. Older events belong to an earlier job of the name."""
     rows = [_event_row(event) for event in events]
     return sorted((row for row in rows if row["at"] >= since), key=lambda row: row["at"])[-MOST_EVENTS:]
 
@@ -143,7 +144,7 @@ async def _list(
     kept: Callable[[Mapping[str, Any]], Row | None],
     unread: list[str],
 ) -> list[Row] | None:
-    """Returns `kept` of each object in a list; None if the viewer may not read the list."""
+    """Applies `kept` to each object of a list and returns the results; None if the viewer may not read the list."""
     try:
         found, metadata = await transport.listed(path, query, kept)
     except NotAllowed as error:

@@ -1,4 +1,4 @@
-"""Sends a viewer's requests to the API server with the viewer's token, and limits the answers while they arrive.
+"""Sends a viewer's requests to the API server with the viewer's token, and limits the answers' size as they arrive.
 
 Objects are trimmed to the fields in `shapes`, and long lines of logs are cut. Nothing is decompressed, because a pod
 behind the API server's proxy could send an answer whose decompressed size is huge.
@@ -61,7 +61,7 @@ class HistoryTransport(BoundedTransport):
     """HistoryTransport reads a history. It trims recorded jobs too, because the history keeps whole objects."""
 
     async def _whole(self, response: aiohttp.ClientResponse, cut_at: float = math.inf) -> Answer:
-        """Returns an answer; a recorded job in it is trimmed. Raises NoCluster."""
+        """Returns an answer. If it contains a recorded job, the job is trimmed. Raises NoCluster."""
         found = await super()._whole(response, cut_at)
         if not _RECORDED_JOB.search(response.url.path) or found.status != 200:
             return found
@@ -74,12 +74,12 @@ class HistoryTransport(BoundedTransport):
 
 
 class ViewerTransport(BoundedTransport):
-    """ViewerTransport reads for one viewer, whose tenant alternates with other tenants."""
+    """ViewerTransport reads for one viewer. The viewer's tenant takes turns with other tenants."""
 
     def __init__(self, server: Server, connector: aiohttp.BaseConnector, tenant: Tenant) -> None:
         super().__init__(server, connector, reader=Reader(server.address))
         self.tenant = tenant
-        # Bytes that later answers together may still use.
+        # Bytes of memory that all further answers together may use.
         self._left = math.inf
 
     def for_diagnosis(self) -> ViewerTransport:
@@ -106,9 +106,9 @@ class ViewerTransport(BoundedTransport):
     async def listed(
         self, path: str, query: Mapping[str, str], kept: Callable[[Mapping[str, Any]], T | None]
     ) -> tuple[list[T], Mapping[str, Any]]:
-        """Returns `kept` of each arriving object of a list, unless it is None, and the list's metadata.
+        """Applies `kept` to each object of a list as it arrives.
 
-        Raises a ClientError.
+        Returns the results other than None, and the list's metadata. Raises a ClientError.
         """
         found: list[T] = []
 
@@ -126,7 +126,7 @@ class ViewerTransport(BoundedTransport):
         return await self._trimmed(response, shape)
 
     async def beginning(self, path: str, *, limit: int, seconds: float) -> bytes:
-        """Returns the first bytes of an answer that isn't JSON, at most those that arrive within `seconds`."""
+        """Returns the first bytes of an answer that isn't JSON: those that arrive within `seconds`."""
         return await super().beginning(path, limit=min(limit, MOST_METRICS), seconds=seconds)
 
     def merger(self) -> Merger[Any]:
@@ -136,7 +136,7 @@ class ViewerTransport(BoundedTransport):
     def _lines_of(
         self, response: aiohttp.ClientResponse, path: str, query: Mapping[str, str]
     ) -> AsyncGenerator[bytes, None]:
-        """Yields a log's lines, long ones cut, or a watch's events, with trimmed objects."""
+        """Yields the lines of a log (long ones are cut), or the events of a watch (their objects are trimmed)."""
         is_log = path.endswith("/log")
         return _log_lines(response) if is_log else self._events(response, item_shape(path, query))
 
@@ -145,7 +145,7 @@ class ViewerTransport(BoundedTransport):
         return self.tenant.agents
 
     async def _trimmed(self, response: aiohttp.ClientResponse, shape: Fields) -> dict[str, Any]:
-        """Returns an answer's trimmed object. Raises NoCluster if it isn't an object with a kind."""
+        """Returns an answer's trimmed object. Raises NoCluster if the answer isn't one object with a kind."""
         first = b""
 
         async def chunks() -> AsyncGenerator[bytes, None]:
@@ -196,7 +196,7 @@ class ViewerTransport(BoundedTransport):
 
 @dataclass
 class Items:
-    """Items keeps the first objects of a list, which use at most about `most` bytes of memory."""
+    """Items keeps the first objects of a list, up to about `most` bytes of memory."""
 
     most: float
     kept: list[Any] = field(default_factory=list)

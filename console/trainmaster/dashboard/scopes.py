@@ -32,7 +32,7 @@ BATCH_SECONDS = 1.0
 RETRY_SECONDS = 2.0
 # Objects in one page of a list. Each object becomes a row before the next one is read.
 PAGE = 250
-# Seconds after which an incomplete list is shown, if it has any jobs.
+# Seconds after which an incomplete list is shown, if it contains any jobs yet.
 SHOW_SECONDS = 0.3
 
 _log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Scope:
-    """Scope is one shared watch, with one viewer's token at a time. It runs while viewers are connected."""
+    """Scope is one shared watch, which uses one viewer's token at a time. It runs while viewers are connected."""
 
     namespace: str | None
     board: Board = field(default_factory=Board)
@@ -85,7 +85,7 @@ class Scope:
         await asyncio.gather(self.watching, return_exceptions=True)
 
     async def loaded(self, viewer: Viewer) -> None:
-        """Waits until all jobs are listed. Raises the error that prevents it."""
+        """Waits until all jobs are listed. Raises the error that prevents the listing."""
         async with self._changed:
             await self._changed.wait_for(lambda: self.is_whole or self.problem is not None or viewer in self._refused)
         if viewer in self._refused:
@@ -108,7 +108,7 @@ class Scope:
                     await stream.send(problem(said))
             if self.is_loaded:
                 batches = self.board.since(number) if number >= 0 else None
-                # The stream is too far behind, so it sends all jobs again.
+                # Without batches, the stream is new or too far behind, so it sends all jobs.
                 now = self.board.number
                 for event in [self.board.whole()] if batches is None else batches:
                     await stream.send(event)
@@ -139,7 +139,7 @@ class Scope:
             try:
                 await first_to_end(self._watch_as(watcher), self._until_gone(watcher))
             except NotAllowed:
-                # The others continue without this viewer.
+                # The watch continues with another viewer's token.
                 self._refused.add(watcher)
                 await self._notify()
             except ClientError as error:
@@ -172,7 +172,7 @@ class Scope:
                         self.board.put(job)
 
     async def _show_soon(self) -> None:
-        """Shows the first jobs if listing is slow. The others are sent as changes."""
+        """Shows the first jobs if listing is slow. The remaining jobs are sent as changes."""
         await asyncio.sleep(SHOW_SECONDS)
         await self._first.wait()
         await self._show()

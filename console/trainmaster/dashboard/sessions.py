@@ -1,11 +1,11 @@
-"""Keeps the viewers' sessions. A viewer is the owner of a bearer token; a session is their transport and permissions.
+"""Keeps the viewers' sessions. A viewer is the owner of a bearer token; a session holds their transport and rights.
 
 Sessions are found by the SHA-256 of their token, and dropped after some minutes without a request. All sessions share
 their connections to the API server, which identifies viewers by their token alone. A new token has no session until the
-API server has confirmed it. Only a few tokens are confirmed at once, and viewers with sessions never wait for this.
+API server has confirmed it. Only a few tokens are confirmed at once, and viewers with sessions never wait for that.
 Tokens are never logged.
 
-If there is a history, viewers read deleted jobs from it with their own tokens (`look_up`).
+If there is a history, `look_up` reads deleted jobs from it with the viewer's own token.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from trainmaster.serving import Refused
 from trainmaster_operator.wire.values import mapping, text
 
 T = TypeVar("T")
-# Maximum number of sessions of one tenant, and of all.
+# Maximum number of sessions of one tenant, and of all tenants together.
 MOST_SESSIONS, MOST_SESSIONS_IN_ALL = 100, 1_000
 IDLE_SECONDS = 300.0
 # Seconds before a refused token is sent to the API server again, and the maximum number of cached refused tokens.
 REFUSED_SECONDS = 10.0
 MOST_REFUSED = 1_000
-# Maximum number of new tokens that are being confirmed, and that wait for confirmation.
+# Maximum number of new tokens that are confirmed at once, and of all new tokens, including those that wait.
 NEW_AT_ONCE, MOST_NEW = 8, 256
 # Timeout of the API server's answer (seconds).
 ASK_SECONDS = 10.0
 WHO_AM_I = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
-# A RecordedJobDetail (client.history.answers).
+# A RecordedJobDetail, whose type client.history.answers defines.
 RecordedJob = Mapping[str, Any]
 
 
@@ -92,7 +92,7 @@ class Viewer:
         return True
 
     async def living(self, namespace: str, name: str, uid: str | None) -> TrainingJob:
-        """Returns the existing job. Raises JobNotFound if it is a later job of the same name."""
+        """Returns the existing job. Raises JobNotFound if it was deleted, even if a later job has the same name."""
         job = await read_job(self.transport, namespace, name)
         if uid not in (None, job.uid):
             raise replaced(name)
@@ -105,7 +105,7 @@ class Viewer:
     async def or_recorded(
         self, living: Callable[[], Awaitable[T]], namespace: str, name: str, uid: str | None
     ) -> T | RecordedJob:
-        """Returns a job as `living` does, or the record of a deleted one. Raises ClientError."""
+        """Returns the result of `living`, or the record of a deleted job. Raises ClientError."""
         try:
             return await living()
         except JobNotFound as error:
@@ -118,7 +118,7 @@ class Viewer:
             raise missing from None
 
     def end(self) -> None:
-        """Closes the session, after its last live answer."""
+        """Ends the session. Its connections are closed after its last live answer."""
         self.is_over = True
         if not self.streams:
             task = asyncio.ensure_future(self._close())
@@ -211,7 +211,7 @@ class Viewers:
         await self._connector.close()
 
     def _known(self, key: bytes) -> Viewer | None:
-        """Returns a token's session; None for a new token. Raises Refused for one that was refused lately."""
+        """Returns a token's session; None for a new token. Raises Refused for a recently refused token."""
         if self._refused.get(key, 0.0) > time.monotonic():
             raise Refused(401, UNKNOWN)
         found = self._by_hash.get(key)
@@ -229,7 +229,7 @@ class Viewers:
         try:
             async with asyncio.timeout(ASK_SECONDS):
                 user = await _user(transport)
-            # If users have no names, each token counts as a separate tenant.
+            # If the cluster can't name users, each token counts as a separate tenant.
             transport.tenant = tenant = self._tenant(key.hex() if user is None else party_of(user))
             self._make_room(tenant)
             # Another request with the same token may have added the session.
@@ -254,7 +254,7 @@ class Viewers:
         return self._tenant_by_name.setdefault(name, Tenant(name, self.tenants))
 
     def _make_room(self, tenant: Tenant) -> None:
-        """Drops the longest idle session if the tenant, or all, have too many. Raises Refused if none is idle."""
+        """Drops the longest idle session if one tenant, or all, have too many. Raises Refused if no session is idle."""
         self.forget_idle()
         counts = Counter(viewer.tenant for viewer in self._by_hash.values())
         if counts[tenant] >= MOST_SESSIONS:
@@ -274,7 +274,7 @@ class Viewers:
 
 
 def history_at(address: str | None) -> HistoryOf:
-    """Returns access to the history at an address, or else to the cluster's history (client/history/finding.py)."""
+    """Returns access to the history at an address, or else to the history that client/history/finding.py finds."""
     # A history identifies users by their tokens, and doesn't support impersonation.
     return lambda server: None if server.acting_as is not None else ViewerHistory(find_history(address, server))
 

@@ -1,6 +1,6 @@
-"""Defines which parts of the API server's answers are kept (`api/trimming.py`), for display or for a diagnosis.
+"""Defines which parts of the API server's answers are kept for display or for a diagnosis.
 
-The rest of an object, which can be megabytes, is skipped while it arrives.
+`api/trimming.py` skips the rest of an object, which can be megabytes, while it arrives.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ MANIFEST: Fields = {
     },
     "spec": Whole(MOST_SPEC, marked=True),
 }
-# A deleted job and its attempts (client/history).
+# A deleted job and its attempts, as a history returns them.
 RECORDED_JOB: Fields = {
     **_names("kind uid namespace name createdAt startedAt endedAt deletedAt phase attempt restarts disruptions"),
     **_names("step totalSteps loss goodput"),
@@ -129,7 +129,7 @@ _POD_ON_NODE: Fields = {
     },
     "status": {"phase": _NAME},
 }
-# Queues and gangs, small objects of other projects. Any of their fields can explain why a job waits.
+# Small objects of other projects, such as queues and gangs. Any of their fields can explain why a job is waiting.
 _OTHER: Fields = {
     "metadata": _METADATA,
     "spec": _TEXT,

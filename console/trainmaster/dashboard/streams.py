@@ -17,7 +17,7 @@ from aiohttp import web
 
 from trainmaster.serving import MAX_SENTENCE, refused, write
 
-# Levels that are kept if a value is nested too deeply for the encoder.
+# Number of levels that are kept of a value that is nested too deeply for the encoder.
 MAX_DEPTH = 60
 UNKNOWN = (
     "The cluster doesn't know this token: it may have expired, or be another cluster's. Make one with "

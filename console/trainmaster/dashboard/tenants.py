@@ -28,7 +28,8 @@ MOST_STREAMS, MOST_STREAMS_IN_ALL = 32, 600
 MOST_LOGS, MOST_LOGS_IN_ALL = 64, 256
 # Maximum bytes of memory for pages of jobs, for one tenant and for all.
 MOST_BYTES, MOST_BYTES_IN_ALL = 8 * 2**20, 40 * 2**20
-# Maximum expensive answers that run at once (one for each tenant), and requests of one tenant that wait for theirs.
+# Maximum number of expensive answers that are prepared at once (one for each tenant), and of one tenant's requests that
+# wait for such an answer.
 HEAVY_AT_ONCE, MOST_WAITING = 2, 16
 # Maximum agents that are polled at once for one tenant.
 AGENTS_AT_ONCE = 8
@@ -97,14 +98,14 @@ class SharedLimits:
         self.streams = Share(MOST_STREAMS, MOST_STREAMS_IN_ALL)
         self.logs = Share(MOST_LOGS, MOST_LOGS_IN_ALL)
         self.bytes = Share(MOST_BYTES, MOST_BYTES_IN_ALL)
-        # Held while a piece of a large answer is read, so that tenants alternate.
+        # Held while a piece of a large answer is read, so that tenants take turns.
         self.turn = asyncio.Lock()
         self.heavy = asyncio.Semaphore(HEAVY_AT_ONCE)
 
 
 @dataclass(eq=False)
 class Tenant:
-    """Tenant is a tenant: one user, or all service accounts of one namespace."""
+    """Tenant is one user, or all service accounts of one namespace."""
 
     name: str
     all: SharedLimits = field(repr=False)
@@ -127,7 +128,7 @@ class Tenant:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Waits until this tenant may read a piece of a large answer."""
+        """Waits until this tenant may read a piece of a large answer. The turn lasts until the end of the block."""
         async with self._turn, self.all.turn:
             yield
             # Other tasks that are ready run first.

@@ -46,13 +46,13 @@ from trainmaster_operator.wire.values import mapping
 
 # Maximum number of jobs of one name (the newest) in an answer, because a client may recreate a job every second.
 MAX_LIVES = 200
-# Maximum in one answer: characters of evidence or logs (twice a job's ConfigMap), and places of pods (of the newest
-# attempts).
+# Maximum in one answer: characters of evidence or logs (twice the size of a job's ConfigMap), and workers'
+# places (pod and node). If there are more, the places of the oldest attempts are left out.
 MAX_TEXT, MAX_PLACES = 2 * 1024 * 1024, 20_000
 SHORT_THREADS, LONG_THREADS = 2, 2
 # Maximum seconds for reading one answer, and for waiting until a thread is free.
 READ_SECONDS, WAIT_SECONDS = 10.0, 30.0
-# Maximum seconds that a stop waits for readers.
+# Maximum seconds that `close` waits for reads in progress.
 CLOSE_SECONDS = 0.5
 # Steps of SQLite's virtual machine between two checks of the time.
 _STEPS = 20_000
@@ -68,7 +68,7 @@ class Answers:
     def __init__(self, file: Path) -> None:
         """Opens the file. Raises UnusableHistory."""
         self.connection = open_to_read(file)
-        # Long answers call this function repeatedly. It raises if they must stop.
+        # Long answers call this function repeatedly. It raises an error if the answer must stop.
         self.check: Callable[[], None] = lambda: None
 
     def count(self) -> int:
@@ -78,7 +78,7 @@ class Answers:
     def jobs(
         self, namespace: str = "", name: str = "", *, limit: int = 500, before: tuple[float, int] | None = None
     ) -> RecordedJobList:
-        """Returns jobs, newest first. `before` is the end of the previous list (`continue`)."""
+        """Returns jobs, newest first. `before` is the position at which the previous list ended, its `continue`."""
         conditions, values = ["1"], list[Any]()
         for column, value in (("namespace", namespace), ("name", name)):
             if value:
@@ -163,10 +163,11 @@ class Answers:
     def _draw(
         self, namespace: str, name: str, uid: str, kind: str, window: TimeWindow, answer: Callable[[int, Drawn], Kind]
     ) -> Kind:
-        """Calls `answer` with a job's data, and returns its result.
+        """Calls `answer` with a job's data, and returns the result.
 
         SQLite can't restart its write-ahead log during a reader's transaction, and if there were always a reader, that
-        log would fill the disk. So a long read uses no transaction, unless a block moves while it reads.
+        log would fill the disk. So a long read uses no transaction. If a block moves during the read, the read is
+        repeated in a transaction.
         """
         try:
             with self._one_moment():
@@ -187,7 +188,7 @@ class Answers:
 
         def data(block: Block) -> bytes:
             self.check()
-            # After the block was deleted, its number may have been used for another job's block.
+            # If the block was deleted, its number may now belong to another block.
             where = block.id, job, block.level
             row = self._one("SELECT data FROM blocks WHERE id = ? AND job = ? AND level = ?", *where)
             if row is None:
@@ -262,10 +263,10 @@ class AnswerThreads:
         self._file = file
         self._short = ThreadPoolExecutor(SHORT_THREADS, thread_name_prefix="history-reader")
         self._long = ThreadPoolExecutor(LONG_THREADS, thread_name_prefix="history-drawer")
-        # Counts how often another file has replaced the file, as after damage.
+        # The number of times that the file was replaced, for example because it was damaged.
         self._generation = 0
         self._is_closed = False
-        # By thread and generation.
+        # The open connections, by thread and generation.
         self._opened: dict[tuple[int, int], Answers] = {}
 
     def reopen(self) -> None:

@@ -58,7 +58,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Drawn is a job's data of one kind in a window, by time: blocks, which `data` reads one by one, and the tail."""
+    """Drawn is a job's data of one kind in a window of time: blocks, which `data` reads one by one, then the tail."""
 
     kind: str
     tail: Sequence[Points]
@@ -71,12 +71,12 @@ class Drawn:
         return Points.of_block(self.kind, self.data(block), figure)
 
     def resolution(self, seconds: float) -> float:
-        """Returns a drawn point's width in seconds: the larger of `seconds` and the coarsest level's."""
+        """Returns a drawn point's width in seconds: `seconds`, or the coarsest level's width if that is larger."""
         return max(seconds, LEVEL_SECONDS[max((block.level for block in self.blocks), default=0)])
 
 
 def series_answer(drawn: Drawn, window: TimeWindow, points: int, done_before: Mapping[int, int]) -> Series:
-    """Returns the curves. `done_before` is the furthest step before each attempt. Raises Moved."""
+    """Returns the curves. `done_before` maps an attempt to the furthest step of earlier attempts. Raises Moved."""
     found = joined(CURVES, chain(readable(drawn.read, drawn.blocks), drawn.tail)).between(window.since, window.until)
     together, seconds = _together(found.at, found.attempt, points)
     # If a job has more attempts than points, its newest attempts are shown.
@@ -116,7 +116,7 @@ def heat_answer(drawn: Drawn, window: TimeWindow, columns: int, figure: str) -> 
     cells = Cells(len(together), figure)
     first = together[0][0] if together else len(at)
     column_of = chain([-1] * first, *([column] * (end - first) for column, (first, end) in enumerate(together)))
-    # If a block's figures are damaged, it adds nothing to its columns.
+    # If a block's figures are damaged, the block adds nothing to its columns.
     blocks = ((next(readable(lambda it: drawn.read(it, figure), [block]), None), times) for block, times, _ in times)
     for part, all_at in chain(blocks, ((part, part.at) for part in drawn.tail)):
         own = [next(column_of) if window.since <= each <= window.until else -1 for each in all_at]
@@ -151,7 +151,7 @@ class Cells:
         self.beyond: set[int] = set()
         self._is_peak = RULES[HEAT][figure] is max
         self._place_of: dict[int, int] = {}
-        # For each column the peaks, or else the sums, whose numbers of figures are in `_counts`.
+        # For each column and rank, the peak of the figures, or their sum. `_counts` contains the number of figures.
         self._values = [array("d") for _ in range(columns)]
         self._counts = [array("I") for _ in range(columns)]
 
@@ -173,7 +173,7 @@ class Cells:
         return found
 
     def _place(self, rank: int, worker: int) -> int:
-        """Returns a rank's place, or -1 if there is no room, and records the rank's newest worker."""
+        """Returns a rank's index in `ranks`, or -1 if there is no room, and records the rank's newest worker."""
         place = self._place_of.get(rank, -1)
         if place >= 0:
             self.workers[place] = worker
@@ -186,7 +186,7 @@ class Cells:
         return place
 
     def _add_whole(self, row: array[float], column: int) -> bool:
-        """Adds a row with all ranks in order, the usual case. Returns False if it can't, as with an unknown figure."""
+        """Adds a row with all ranks in order, the usual case. Returns False if it can't, e.g. for an unknown figure."""
         values, counts = self._values[column], self._counts[column]
         total = sum(row) + sum(values)
         if total != total or len(values) not in (0, len(row)):
@@ -214,7 +214,7 @@ class Cells:
 
 
 def _together(at: Sequence[float], attempt: Sequence[int], points: int) -> tuple[list[tuple[int, int]], float]:
-    """Divides points into spans that become one point each. Returns the newest `points` spans, and a span's seconds."""
+    """Divides points into spans, which become a point each. Returns the newest `points` spans and their width (s)."""
     least = (at[-1] - at[0]) / points if len(at) > points else 0.0
     nice = (float(seconds) for seconds in _NICE_SECONDS if seconds >= least)
     for seconds in chain(nice, (86_400.0 * 2**n for n in range(1, 17))) if len(at) > points else [0.0]:
@@ -227,7 +227,7 @@ def _together(at: Sequence[float], attempt: Sequence[int], points: int) -> tuple
 
 
 def _shown(values: Sequence[Sequence[float]], ranks: int) -> set[int]:
-    """Returns the places of the displayed ranks: the slowest, the fastest, and an even choice of the others."""
+    """Returns the places of the displayed ranks: the slowest, the fastest, and every n-th of the remaining ranks."""
     if ranks <= MOST_RANKS:
         return set(range(ranks))
     mean = [_mean([row[place] for row in values]) for place in range(ranks)]
@@ -251,5 +251,5 @@ def _rounded(values: Sequence[float], digits: int) -> list[float | None]:
 
 @lru_cache(100_000)
 def _round(value: float, shape: str) -> float:
-    # A heat map contains few different figures, because figures are kept with few bits.
+    # The cache is effective because figures are kept with few bits, so a heat map contains few different ones.
     return float(format(value, shape))

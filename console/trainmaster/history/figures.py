@@ -39,15 +39,16 @@ Read = TypeVar("Read")
 
 NAN = math.nan
 CURVES, HEAT = "curves", "heat"
-# A rank's slowest step reveals a rank that was slow once. Its mean step reveals a rank that is always a little slower.
+# The slowest step of a rank reveals that the rank was slow once. The mean step reveals that it is always a little slow.
 STEP, PEAK, MEAN = "step", "stepSeconds", "meanStepSeconds"
-# The prefix of the names in status.timeSpent.
+# The prefix of figures that come from status.timeSpent.
 SPENT = "timeSpent."
 # Seconds of a point in each level. The last level's 1,800 points cover six and a half years.
 LEVEL_SECONDS = (0.0, 10.0, 60.0, 300.0, 1800.0, 7200.0, 28_800.0, 115_200.0)
 # Maximum number of ranks in a sample. The operator sends at most this many for a job.
 MAX_RANKS = 16_384
-# Points of a block and of a level, and for many ranks their values; a heat map has at most 240 columns.
+# Maximum of a block: points, and values if there are many ranks. Maximum of a level: points and values, but at least
+# the last number of points, because a heat map has at most 240 columns.
 _BLOCK_POINTS, _BLOCK_CELLS, _KEPT_POINTS, _KEPT_CELLS, _LEAST_POINTS = 60, 100_000, 1800, 100_000, 480
 # Maximum values of a figure that are joined at once. It is limited because a job's pods choose the ranks' numbers, and
 # may choose different ones each time.
@@ -56,7 +57,7 @@ MOST_CELLS = 1_000_000
 _HEAD_BYTES = 1_000_000
 # Low bits of a float32 that are dropped for heat. The 11 significant bits that are kept are more than a colour shows.
 _DROPPED_BITS = 13
-# The compressor's dictionary: text that blocks have in common. It never changes, because old blocks need it.
+# The compressor's dictionary: text that blocks have in common. It must never change, because old blocks need it.
 _COMMON = (
     b'{"at":[2000,2000,2000,10000,60000],"attempt":[1,1,1,1],"ranks":[0,1,2,3],"workers":[0,0,1,1],"figures":["step",'
     b'"loss","learningRate","gradNorm","samplesPerSecond","stepSeconds","slowestStepSeconds","goodput",'
@@ -83,9 +84,9 @@ RULES: Mapping[str, Mapping[str, Combine]] = {
     HEAT: {PEAK: max, MEAN: fmean, "gradNorm": max, "loss": fmean},
 }
 HEAT_FIGURES = tuple(RULES[HEAT])
-# Figures of ranks that are kept, by their names in a record.
+# Maps names in a record to the figures of ranks that are kept.
 _OF_RANKS = {name: key for name, key in RECORDED.items() if key in HEAT_FIGURES}
-# Figures of a job besides its step: the column of a record, and how its known values become one.
+# Figures of a job besides its step: the column of a record, and the function that reduces its known values to one.
 _OF_JOB: Mapping[str, tuple[str, Combine]] = {
     "loss": ("loss", itemgetter(0)),
     "learningRate": ("learning_rate", itemgetter(0)),
@@ -107,7 +108,7 @@ def block_points(ranks: int) -> int:
 
 
 def spans(at: Sequence[float], attempt: Sequence[int], seconds: float) -> list[tuple[int, int]]:
-    """Returns the start and end of each span of points that have the same attempt and `seconds` of time."""
+    """Returns the start and end of each span: successive points of one attempt in one period of `seconds`."""
     keys = [(time // seconds if seconds else time, of) for time, of in zip(at, attempt, strict=True)]
     begins = [place for place, key in enumerate(keys) if not place or key != keys[place - 1]]
     return list(pairwise([*begins, len(keys)]))
@@ -115,7 +116,7 @@ def spans(at: Sequence[float], attempt: Sequence[int], seconds: float) -> list[t
 
 @dataclass
 class Points:
-    """Points are values by time (seconds since the epoch), and within a time by rank. Unknown values are NaN.
+    """Points are values, ordered by time (seconds since the epoch) and then by rank. Unknown values are NaN.
 
     The lists in `values` are flat: at the n-th time (from 0), the value of the rank at `place` has the index
     `n * len(ranks) + place`. Curves have one rank. Heat has no mean step until points are combined, because until then
@@ -133,7 +134,7 @@ class Points:
         return len(self.at)
 
     def rows(self, figure: str) -> list[array[float]]:
-        """Returns a figure's values by time, one for each rank."""
+        """Returns a figure's rows. There is one row for each time, with one value for each rank."""
         width = len(self.ranks)
         values = self.values.get(PEAK if figure == MEAN and MEAN not in self.values else figure)
         if values is None:
@@ -151,7 +152,7 @@ class Points:
         return Points(self.kind, self.ranks, self.workers, self.at[first:end], self.attempt[first:end], values)
 
     def thinned(self, seconds: float) -> Points:
-        """Combines the points of each span of `seconds` and attempt into one, which has the last point's time."""
+        """Combines one attempt's points in each period of `seconds` into one point with the last one's time."""
         return self.combined(spans(self.at, self.attempt, seconds))
 
     def combined(self, together: Sequence[tuple[int, int]]) -> Points:
@@ -174,7 +175,7 @@ class Points:
         """Returns the points as bytes: a line of JSON, then each figure's values.
 
         Bytes of the same significance are grouped (as in Parquet's BYTE_STREAM_SPLIT), because only exponents compress
-        well. The groups of exponents and of dropped bits then take almost no room.
+        well. The groups of exponents and of dropped bits then take almost no space.
         """
         times = [round(time * 1000) for time in self.at]
         head = {
@@ -230,9 +231,9 @@ def times_of_block(block: bytes) -> tuple[list[float], list[int]]:
 
 
 def joined(kind: str, parts: Iterable[Points]) -> Points:
-    """Joins consecutive parts. The result has the ranks of all parts, and each rank's last worker.
+    """Joins consecutive parts. The result contains the ranks of all parts, and each rank's last worker.
 
-    If they have more values than MOST_CELLS, only the first ranks are kept.
+    If a figure would have more values than MOST_CELLS, only the lowest ranks are kept.
     """
     parts = list(parts)
     worker_of = {rank: worker for part in parts for rank, worker in zip(part.ranks, part.workers, strict=True)}
@@ -253,7 +254,7 @@ def joined(kind: str, parts: Iterable[Points]) -> Points:
 
 
 def readable(read: Callable[[Block], Read], blocks: Iterable[Block]) -> Iterator[Read]:
-    """Yields the results of `read` for the readable blocks, and skips the others."""
+    """Yields the result of `read` for each block. Blocks that can't be read are logged and skipped."""
     for block in blocks:
         try:
             found = read(block)
@@ -291,7 +292,7 @@ def to_tail(record: SampleRecord, status: Mapping[str, float], most_ranks: int =
 
 
 def of_tail(rows: Iterable[tuple[float, str]]) -> dict[str, list[Points]]:
-    """Returns the figures of a tail's rows (time and text) by kind. Heat has a part for each set of ranks."""
+    """Returns the figures of a tail's rows (time and text) by kind. If the ranks change, a new part begins."""
     found: dict[str, list[Points]] = {CURVES: [], HEAT: []}
     for at, text in rows:
         attempt, figures, ranks, workers, of_ranks = json.loads(text)
@@ -309,7 +310,7 @@ def _append(
     workers: list[int],
     columns: Mapping[str, Sequence[float | None]],
 ) -> None:
-    """Adds a time to the last part, or to a new part if the ranks or their figures changed."""
+    """Adds a sample to the last part, or to a new part if the ranks, workers or figures have changed."""
     part = parts[-1] if parts else None
     if part is None or (part.ranks, part.workers, part.values.keys()) != (ranks, workers, columns.keys()):
         in_order = {name: array("d") for name in RULES[kind] if name in columns}
@@ -321,7 +322,7 @@ def _append(
 
 
 def _unpacked(block: bytes, most: int = 0) -> tuple[dict[str, Any], list[float], bytes]:
-    """Returns a block's head, times and rest, of at most `most` bytes in all. Raises ValueError."""
+    """Returns a block's head, times and rest. If `most` isn't 0, unpacks at most that many bytes. Raises ValueError."""
     try:
         line, _, rest = zlib.decompressobj(zdict=_COMMON).decompress(block, most).partition(b"\n")
         head = json.loads(line)
@@ -339,7 +340,7 @@ def _fitting(own: Sequence[int], ranks: Sequence[int]) -> Callable[[array[float]
         return lambda row: row
     place_of = {rank: place for place, rank in enumerate(own)}
     places = [place_of.get(rank, -1) for rank in ranks]
-    # The place -1 is the NaN at the end.
+    # The index -1 selects the NaN at the end.
     return lambda row: map([*row, NAN].__getitem__, places)
 
 
@@ -355,7 +356,7 @@ def _combined_rows(how: Combine, rows: Sequence[array[float]]) -> Iterable[float
 def _combined(how: Combine, values: Sequence[float]) -> float:
     """Combines several values into one, ignoring unknown values."""
     found = how(values)
-    # max() ignores NaN unless it comes first.
+    # max() ignores NaN unless NaN is the first value.
     if found == found:
         return found
     known = [value for value in values if value == value]

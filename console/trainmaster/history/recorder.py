@@ -40,7 +40,7 @@ T = TypeVar("T")
 LOOK_SECONDS, FAILED_SECONDS = 1.0, 10.0
 # Maximum seconds for which a batch waits until there is room in the file.
 ROOM_SECONDS = 5.0
-# A slice of the tail may take at most the file's size divided by this number.
+# A slice of the tail may take at most the file's maximum size divided by this number.
 _OF_A_SLICE = 256
 # Reasons of refused requests, by the answer's HTTP status.
 REASONS = {
@@ -82,7 +82,7 @@ class HistoryRecorder:
         await self._run(self._open)
 
     async def close(self) -> None:
-        """Waits for the batch in progress, and leaves all data in the one file."""
+        """Waits for the batch in progress, then moves all data into the one file and closes it."""
         await self._run(self._close)
         self._thread.shutdown()
 
@@ -157,7 +157,8 @@ class HistoryRecorder:
     def _or_replaced(self, write: Callable[[], T], size: int | None = None) -> T:
         """Calls `write`. If the file is damaged or missing, replaces it and calls `write` again.
 
-        `size` is the size of the records' JSON. Raises CannotRecord, and ValueError for records larger than the file.
+        `size` is the size of the records' JSON. Raises CannotRecord, and ValueError for records that don't fit
+        into the file.
         """
         try:
             if self._store.is_lost():

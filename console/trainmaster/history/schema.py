@@ -119,7 +119,7 @@ def open_file(file: Path) -> sqlite3.Connection:
     except sqlite3.DatabaseError as error:
         if not is_damage(error):
             raise UnusableHistory(f"{file} can't be used: {error}.") from error
-        # A history begins as a database, or with a lost page's zeros.
+        # A damaged history begins like a database, or with zeros if its first page is lost. Other files are left alone.
         with file.open("rb") as opened:
             beginning = opened.read(len(_BEGINNING))
         if beginning != _BEGINNING and beginning.strip(b"\0"):
@@ -136,7 +136,7 @@ def files_of(file: Path) -> list[Path]:
 
 
 def move_aside(file: Path, error: sqlite3.Error) -> None:
-    """Renames a damaged file, after SQLite's files beside it."""
+    """Renames SQLite's files beside a damaged file, then the file itself."""
     aside = file.with_name(f"{file.name}.damaged-{datetime.now(UTC):%Y%m%dT%H%M%S.%f}")
     for part, new in zip(reversed(files_of(file)), reversed(files_of(aside)), strict=True):
         if part.exists():
@@ -163,9 +163,9 @@ def open_to_read(file: Path) -> sqlite3.Connection:
 
 
 def _open(file: Path) -> sqlite3.Connection:
-    # If the write-ahead log exists, the file wasn't closed, and is checked completely.
+    # If the write-ahead log exists, the file wasn't closed, so the whole file is checked.
     was_clean = not files_of(file)[1].exists()
-    # SQLite gives the files that it creates beside the file the same permissions.
+    # This creates the file for its owner only. SQLite gives the files that it creates beside it the same permissions.
     with contextlib.suppress(FileExistsError):
         os.close(os.open(file, os.O_CREAT | os.O_EXCL, _OWNERS_FILE))
     connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
@@ -174,7 +174,8 @@ def _open(file: Path) -> sqlite3.Connection:
         # The history never writes to another program's file.
         version = _require_ours(connection, file)
         if version == 0:
-            # Blocks of 1.5 kB would leave a third of SQLite's default pages (4,096 bytes) empty, but a tenth of these.
+            # Blocks of 1.5 kB would leave a third of SQLite's default pages (4,096 bytes) empty, but leave only a tenth
+            # of these pages empty.
             connection.execute("PRAGMA page_size = 8192")
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute("PRAGMA journal_mode = WAL")

@@ -125,7 +125,7 @@ class HistoryServer:
         return web.json_response({"kind": "Recorded", "records": number}, headers=_HEADERS)
 
     def _require_writer(self, request: web.Request) -> None:
-        """Raises Refused if a request lacks the writer's token, which can be replaced at any time."""
+        """Raises Refused if a request lacks the writer's token. The token's file can be replaced at any time."""
         if self._token_file is None:
             raise Refused(401, "This history has no writer: start it with --writer-token-file.")
         try:
@@ -233,7 +233,7 @@ class HistoryServer:
 
     async def _page(self) -> bytes:
         self._metrics.jobs.set(int((await self._readers.read(Answers.count))[0]))
-        # The log's index isn't counted: it is only memory.
+        # The index of the write-ahead log isn't counted, because it is shared memory.
         self._metrics.bytes.set(sum(part.stat().st_size for part in files_of(self._file)[:2] if part.exists()))
         return generate_latest(self._metrics.registry)
 
@@ -263,7 +263,7 @@ async def run_history(settings: HistorySettings, stop: asyncio.Event) -> None:
                 _, port = await server.http.start(settings.address, settings.port)
             except OSError as error:
                 where = f"{settings.address} port {settings.port}"
-                # asyncio's message names its function calls. The error for an unknown host name has no errno.
+                # asyncio's message names internal calls, so errno's text is used. An unknown host's error has no errno.
                 why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
                 raise InvalidRequest(f"{where} can't be listened on: {why}; give --address and --port.") from error
             log.info("The history in %s is served on port %d.", file, port)

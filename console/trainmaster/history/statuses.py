@@ -21,7 +21,7 @@ from trainmaster_operator.wire.values import is_number, mapping, mappings, numbe
 
 # Maximum number of a failure's fields, and of a field's characters. The operator's messages are shorter.
 _FIELDS, _CHARACTERS = 20, 4_000
-# Maximum characters of the text about the training ranks.
+# Maximum characters of the text that names the ranks that train (`training_with`).
 MAX_SHOWN = 300
 # The Running condition's time has whole seconds. If a record is less than this much later, the attempt has just begun
 # to run, and the record's more precise time is used.
@@ -50,7 +50,7 @@ def summary(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def bounded_failure(failure: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a failure without large parts, because a list contains hundreds of jobs, each with many failures."""
+    """Returns a failure without large parts, because lists contain the failures of hundreds of jobs."""
     found = dict[str, Any]()
     for name, value in islice(failure.items(), _FIELDS):
         if isinstance(value, str):
@@ -103,9 +103,9 @@ def oldest_failure(status: Mapping[str, Any]) -> int:
 
 
 def observe(status: Mapping[str, Any], known: Mapping[int, Attempt], at: float) -> dict[int, Attempt]:
-    """Returns the attempts that a status (recorded at `at`) changes, with the changes.
+    """Returns the new state of each attempt that a status changes.
 
-    `known` must contain the attempts from `oldest_failure` on.
+    The status was recorded at `at`. `known` must contain the attempts from `oldest_failure` on.
     """
     failures, current = _failures(status), whole(status.get("attempt"), MAX_ATTEMPT) or 0
     now = {attempt: replace(known.get(attempt, Attempt()), failure=failure) for attempt, failure in failures.items()}
@@ -118,7 +118,7 @@ def observe(status: Mapping[str, Any], known: Mapping[int, Attempt], at: float) 
 
 
 def merge_workers(known: Mapping[int, PodPlace], pods: Sequence[PodPlace]) -> dict[int, PodPlace]:
-    """Returns the places of an attempt's workers. A pod without a node keeps its last known node."""
+    """Returns the pod and node of each worker of an attempt. A pod without a node keeps its last known node."""
     found = dict(known)
     for place in pods:
         old = found.get(place.worker)
@@ -189,7 +189,7 @@ def _current(status: Mapping[str, Any], old: Attempt, at: float) -> Attempt:
 
 
 def _failures(status: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
-    """Returns the failures by attempt. If an attempt has two, the earlier failure, which ended it, is used."""
+    """Returns the failures by attempt. If an attempt has two failures, the earlier one, which ended it, is used."""
     found = dict[int, Mapping[str, Any]]()
     for failure in mappings(status.get("failures"))[:MAX_FAILURES]:
         attempt = whole(failure.get("attempt"), MAX_ATTEMPT)

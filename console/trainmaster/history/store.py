@@ -1,6 +1,6 @@
 """Writes records into the file. A batch is one transaction, and a repeated batch changes nothing.
 
-All methods are called in one thread (`recorder`). `tail` contains the newest samples, which `upkeep` packs into blocks.
+`recorder` calls all methods in one thread. `tail` contains the newest samples, which `upkeep` packs into blocks.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ Result = TypeVar("Result")
 SLICES = 32
 # Maximum number of one job's attempts, attempts with workers, and pieces of evidence. The oldest are deleted.
 MAX_ATTEMPTS, MAX_WITH_WORKERS, MAX_EVIDENCE = 500, 100, 20
-# The part of a bounded file that records may fill. The room that records may need: pages, plus a multiple of their
-# JSON's size.
+# The share of the file's maximum size that records may fill. The space that suffices for a batch: this many pages,
+# plus this multiple of the size of the batch's JSON.
 _OF_RECORDS, _LEAST_PAGES, _MOST_TIMES = 0.97, 32, 4
-# SQLite's own limit of a file.
+# SQLite's own limit on the pages of a file.
 MOST_PAGES = 2**32 - 2
 # Maximum seconds by which the operator's clock may be ahead of this one.
 _CLOCK_SECONDS = 60.0
@@ -58,7 +58,7 @@ _REMEMBERED_JOBS = 20_000
 
 @dataclass
 class _KnownJob:
-    """_KnownJob is the data of a job that the store caches."""
+    """_KnownJob is the data that the store caches for one job."""
 
     id: int
     sampled_at: float
@@ -68,7 +68,7 @@ class _KnownJob:
 
 @dataclass
 class Slice:
-    """Slice is a part of the tail: the time of its first row (monotonic seconds), and its approximate bytes."""
+    """Slice describes a slice of the tail: the time of its first row (monotonic seconds), and its approximate bytes."""
 
     since: float
     bytes: int = 0
@@ -245,7 +245,7 @@ class HistoryStore:
     def _new_job(self, key: JobIdentity, record: Record) -> _KnownJob:
         # Until the job's own record arrives, its first sample's time is used.
         created = (_created(record) if isinstance(record, JobRecord) else None) or record.at
-        # Only one job at a time can have a name, so the history missed the previous job's deletion.
+        # Only one job at a time can have a name. If the file has an earlier job of this name, its deletion was missed.
         self._execute(
             "UPDATE jobs INDEXED BY jobs_alive SET deleted = max(?1, seen) "
             "WHERE namespace = ?2 AND name = ?3 AND deleted IS NULL AND created <= ?1",
@@ -323,7 +323,7 @@ class HistoryStore:
         )
 
     def _keep_newest(self, table: str, key: str, known: _KnownJob, most: int) -> None:
-        """Deletes a job's rows with the lowest keys beyond the newest `most` rows."""
+        """Deletes all of a job's rows in a table except the `most` rows with the highest keys."""
         self._execute(
             f"DELETE FROM {table} WHERE job = ?1 AND {key} <= "
             f"(SELECT {key} FROM {table} WHERE job = ?1 ORDER BY {key} DESC LIMIT 1 OFFSET ?2)",
@@ -339,5 +339,5 @@ def _packed(value: Any) -> bytes:
 
 
 def workers_of(data: bytes) -> dict[int, PodPlace]:
-    """Returns the places of an attempt's workers."""
+    """Returns the pod and node of each worker of an attempt."""
     return {worker: PodPlace(worker, pod, node) for worker, pod, node in json.loads(decompress(data))}

@@ -1,13 +1,13 @@
 """Keeps the file small, in small steps between the writes of records.
 
-`Aging` packs the tail's samples into blocks, and combines the points of blocks as they age (`figures`). A step handles
-one slice of the tail, or one level of one job.
+`Aging` packs the tail's samples into blocks, and combines the points of blocks as they age, as `figures` describes. A
+step handles one slice of the tail, or one level of one job.
 
 `Trimming` deletes old jobs, and keeps the file below its maximum size. If the file is too large, data of the largest
-namespace is deleted, so a namespace that creates jobs, attempts or logs endlessly takes nothing from the others. The
-figures of its oldest ended jobs are deleted first, then their logs and evidence, then these jobs. Next are the oldest
-figures, texts and attempts of its largest job, and last the jobs whose records are oldest. No job may fill more than a
-sixteenth of the file. Each step returns free pages to the disk.
+namespace is deleted, so a namespace that creates jobs, attempts or logs endlessly takes nothing from other namespaces.
+That namespace first loses the figures of its oldest ended jobs, then these jobs' logs and evidence, then these jobs.
+Next it loses the oldest figures, texts and attempts of its largest job, and last the jobs whose records are oldest. No
+job may fill more than a sixteenth of the file. Each step returns free pages to the disk.
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ from trainmaster.history.store import HistoryStore, slice_of
 
 # Seconds after which a slice of the tail is packed, and bytes at which it is packed earlier.
 TAIL_SECONDS, TAIL_BYTES = 120.0, 1_000_000
-# Maximum values of ranks that one step moves. It is more than a block of the next level needs.
+# Maximum number of ranks' values that one step moves. A block of the next level needs fewer.
 _MOVED_CELLS = 800_000
-# Number of samples, one every two seconds, that become one point of level 1. For later levels, LEVEL_SECONDS define it.
+# Number of samples, one every two seconds, that become one point of level 1. LEVEL_SECONDS determines how many points
+# become one point of a later level.
 _SAMPLES_IN_A_POINT = 5
-# A job's maximum share of the file, and the part of the file that may be full. Writes and moves need the rest.
+# A job's maximum share of the file, and the share of the file that may be in use. Writes and moves need the rest.
 _SHARE, _FULL = 1 / 16, 0.9
 # Maximum rows that one step deletes, jobs that it deletes, and pages that it returns to the disk.
 _ROWS, _JOBS, _PAGES = 100, 50, 2_000
 # Seconds until the next step after one that found nothing to do.
 _REST_SECONDS = 5.0
-# Tables with jobs' rows besides `jobs` and `tail`, with their key within a job, in the order in which they are emptied.
+# Tables with jobs' rows besides `jobs` and `tail`, each with its key within a job, in the order of deletion.
 _TABLES = {"blocks": "id", "evidence": "key", "logs": "key", "attempts": "attempt", "objects": "job"}
 _OVER = "coalesce(deleted, ended)"
 
@@ -165,7 +166,7 @@ class Trimming:
         return self._store.used() > self._full
 
     def _due(self) -> Callable[[], object] | None:
-        """Returns the next deletion of an old job or in a job that is too large; None if none is due."""
+        """Returns the next due deletion, of old jobs or of data of a job that is too large; None if none is due."""
         old = f"SELECT id FROM jobs WHERE coalesce({_OVER}, seen) < ? ORDER BY {_OVER} LIMIT {_JOBS}"
         if found := self._jobs(old, self._store.now() - self._keep_seconds):
             return partial(self._delete_jobs, found)
@@ -190,7 +191,7 @@ class Trimming:
         return partial(self._delete_jobs, found)
 
     def _delete_oldest(self, job: int) -> None:
-        """Deletes the oldest data of a job that remains: heat, then curves, texts, and all attempts but the newest."""
+        """Deletes old data of a job, but not the job: heat, then curves, texts, and all attempts except the newest."""
         oldest = "SELECT id FROM blocks WHERE job = ? ORDER BY kind != ?, last LIMIT ?"
         blocks = self._connection.execute(f"DELETE FROM blocks WHERE id IN ({oldest})", (job, HEAT, _ROWS // 10))
         if not blocks.rowcount and not self._delete_of(job, ("evidence", "logs")):
@@ -215,7 +216,7 @@ class Trimming:
         return 0
 
     def _delete_jobs(self, jobs: Sequence[int]) -> None:
-        """Deletes as many of the jobs as one step may, in this order."""
+        """Deletes the jobs in this order, until one step's limit is reached."""
         left = _ROWS
         for job in jobs:
             while left > 0 and (deleted := self._delete_of(job, list(_TABLES))):
@@ -237,7 +238,7 @@ class Trimming:
         return True
 
     def _enough(self, statement: str, *values: str) -> list[int]:
-        """Returns the first of the selected jobs: as many as must be deleted."""
+        """Returns the first selected jobs, as many as must be deleted to make enough room."""
         found, left = [], self._store.used() - self._full
         for job, size in self._connection.execute(statement, values):
             if left <= 0:

@@ -1,11 +1,11 @@
-"""Decides what each viewer may read, and how many requests of each viewer the history handles at once.
+"""Checks what each viewer may read, and limits how many requests of a viewer the history handles at once.
 
 The API server decides from the viewer's token. The history has no rights of its own, and gives none. A decision is
 cached briefly under the token's SHA-256. The token itself is sent only to the API server, and never appears in a log,
 file or error.
 
 A request holds a place while its viewer is looked up and its answer is read and sent. Strangers (tokens that the API
-server hasn't recognised lately) have a few separate places. So a client that invents tokens delays other strangers
+server hasn't recognised recently) have a few separate places. So a client that invents tokens delays other strangers
 briefly, but no known viewer.
 """
 
@@ -37,7 +37,8 @@ REVIEW_SECONDS = 5.0
 MAX_VIEWERS, MAX_ANSWERS, MAX_UNKNOWN = 2_000, 100, 1_000
 # Seconds for which a token stays recognised.
 KNOWN_SECONDS = 600.0
-# Maximum simultaneous requests: strangers being looked up, strangers waiting for it, one viewer's, and all viewers'.
+# Maximum simultaneous requests: of strangers that are looked up, of strangers that wait to be looked up, of one viewer,
+# and of all viewers.
 MAX_STRANGERS, MAX_WAITING, MAX_OF_VIEWER, MAX_READS = 16, 64, 16, 128
 # Maximum seconds for which a stranger waits for a place.
 WAIT_SECONDS = 5.0
@@ -58,10 +59,10 @@ class HistoryViewers:
     """HistoryViewers asks the API server with the viewers' tokens, over connections that all viewers share."""
 
     def __init__(self, server: Server, clock: Callable[[], float] = time.monotonic) -> None:
-        """`server` must have no credentials (client.server.address_of)."""
+        """`server` must not contain credentials. `client.server.address_of` returns such a server."""
         self._transport = AiohttpTransport(replace(server, authorization=lambda: f"Bearer {_token.get()}"))
         self._clock = clock
-        # The keys of both maps are tokens' SHA-256. Invented tokens have a separate map, so they displace no viewer's.
+        # The keys of both maps are tokens' SHA-256. Invented tokens have a separate map, so they displace no viewers.
         self._known: OrderedDict[bytes, _KnownToken] = OrderedDict()
         self._unknown: OrderedDict[bytes, tuple[float, str]] = OrderedDict()
 
@@ -70,7 +71,7 @@ class HistoryViewers:
         await self._transport.close()
 
     def known(self, token: str) -> bytes | None:
-        """Returns the viewer's key if the API server recognised the token lately; None for a stranger."""
+        """Returns the viewer's key if the API server recognised the token recently; None for a stranger."""
         found = self._known.get(_hash(token))
         return None if found is None or self._clock() - found.seen_at > KNOWN_SECONDS else found.viewer
 
@@ -169,7 +170,8 @@ def _hash(token: str) -> bytes:
 def _viewer_of(token: str, key: bytes) -> bytes:
     """Returns the key of the viewer who owns a recognised token.
 
-    A JSON Web Token names its user, and the API server checks its signature. Any other token counts as one viewer.
+    A JSON Web Token names its user, and the API server checks its signature. Any other token counts as a
+    separate viewer.
     """
     try:
         claims = token.split(".")[1]

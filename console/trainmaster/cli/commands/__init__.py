@@ -1,8 +1,9 @@
-"""Lists the commands by the help's sections, in its order. A command's module has the same name, except for `SHARED`.
+"""Lists the commands by section, in the order of the help.
 
-`jobs` shows jobs, `steering` changes them or waits for them, `evidence` also has `logs`, `events` and `stacks`,
-`submit` also has `push`, `files` works on files, `pages` serves the page, and `programs` has small commands; `history`
-(with `history_server`, its `serve`) and `local` are modules of their own. To add a command:
+A command's module has the command's name, unless `SHARED` names another module. `jobs` shows jobs; `steering` changes
+them or waits for them; `evidence` also contains `logs`, `events` and `stacks`; `submit` also contains `push`; `files`
+works on files; `pages` serves the dashboard; `programs` contains small commands. `history` and `local` have modules of
+their own, and `history_server` contains `history serve`. To add a command:
 
     app = Part()
 
@@ -12,10 +13,10 @@
         '''Resume a suspended job from its checkpoint.'''
         connection.client().resume(name)
 
-Commands import their dependencies when they run, so that `--help` and completion answer at once. A command that asks
-the API server needs `@connected`. A parameter for a job's name has the type `arguments.JobName`, and a command that
-prints objects takes `output.Output`. `terminal.called()` returns the name by which the user called this program. A
-`ClientError` becomes one line on stderr and exit code 1, a `WaitTimeout` exit code 3.
+Commands import their dependencies when they run, so that `--help` and completion answer at once. A command that sends
+requests to the API server needs `@connected`. A parameter for a job's name has the type `arguments.JobName`, and a
+command that prints objects takes `output.Output`. `terminal.called()` returns the name by which the user called this
+program. A `ClientError` becomes one line on stderr and exit code 1; if it is a `WaitTimeout`, the exit code is 3.
 """
 
 from __future__ import annotations

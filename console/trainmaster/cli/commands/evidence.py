@@ -1,4 +1,4 @@
-"""These commands show what a job has left: its output, its events, and evidence of failures; and its ranks' stacks."""
+"""`logs`, `events`, `evidence` and `stacks` show a job's output, its events, its failures and its ranks' stacks."""
 
 from __future__ import annotations
 

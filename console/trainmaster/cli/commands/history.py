@@ -28,9 +28,9 @@ _SOURCE: dict[str, Any] = {"rich_help_panel": "History"}
 def open_history(
     connection: Connection, address: str | None, token: str | None, account: str | None, authority: str | None
 ) -> tuple[HistoryReader, str]:
-    """Opens the history that the options select; returns it with the namespace. Raises ClientError and BadParameter.
+    """Opens the history that the options select, and returns its reader and the namespace.
 
-    Without an address, TRAINMASTER_HISTORY or the cluster selects the history.
+    Raises ClientError and BadParameter. Without an address, TRAINMASTER_HISTORY or the cluster selects the history.
     """
     from trainmaster.client.history import blocking_history, find_history
 

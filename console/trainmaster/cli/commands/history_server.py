@@ -1,4 +1,4 @@
-"""`trainmaster history serve` records what operators send about jobs, and answers viewers who may see a job."""
+"""`trainmaster history serve` records what operators send about jobs, and shows jobs to viewers who may see them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def serve(**given: Any) -> None:
 
 
 def _parameter(setting: Field[Any], option: Option) -> inspect.Parameter:
-    """Returns the parameter from which typer makes a setting's option."""
+    """Returns the function parameter that typer turns into a setting's option."""
     annotation, default, help = get_type_hints(HistorySettings)[setting.name], setting.default, option.help
     if option.default_text:
         annotation, default = str | None, None

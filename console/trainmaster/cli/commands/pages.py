@@ -1,4 +1,4 @@
-"""`dashboard` serves the page about jobs in a cluster or on a laptop; `open` serves it here and opens a browser."""
+"""`dashboard` serves the dashboard from a cluster or a laptop; `open` serves it on this machine and opens a browser."""
 
 from __future__ import annotations
 

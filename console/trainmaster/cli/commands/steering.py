@@ -20,7 +20,7 @@ app = Part()
 
 
 def _for_each(jobs: JobClient, names: Sequence[str], action: Callable[[str, TrainingJob], None]) -> None:
-    """Runs an action for each job. As in kubectl, a refusal is reported and the remaining jobs are processed."""
+    """Runs an action for each job. If one job is refused, reports that and continues with the next, as kubectl does."""
     from trainmaster.client import ClientError, WaitTimeout
 
     refused: ClientError | None = None

@@ -1,4 +1,4 @@
-"""`submit` creates a job, from a manifest or from flags, with a folder's code; `push` uploads new code into a job."""
+"""`submit` creates a job from a manifest or from flags, and can upload its code; `push` replaces the code of a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shows recorded jobs: a table of all, and one job with its attempts, failures, time and curves."""
+"""Draws a table of recorded jobs, and one job's page with its attempts, failures, time and curves."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ STYLES = {**PHASE_STYLES, **{f"{phase}{DELETED}": style for phase, style in PHAS
 OUTCOME_STYLES = {"Succeeded": "green", "Failed": "red", "Disrupted": "yellow", "Running": "cyan"}
 # Only the newest attempts are shown; -o json prints all.
 MOST_ATTEMPTS = 20
-# Maximum width of curves in a pipe (a longer line can't be read at a glance), and their minimum width (columns).
+# In columns: the width of a line in a pipe, the maximum width of a line (a longer one can't be read at a glance), and
+# the minimum width of a curve.
 PIPE_WIDTH, MOST_WIDTH, LEAST_WIDTH = 100, 160, 8
 LABEL_WIDTH = 15
 # If two points are this many times the usual distance apart, there were no reports between them.
@@ -73,7 +74,7 @@ def _ran_for(part: Mapping[str, Any], job: Mapping[str, Any], now: datetime) -> 
 def _failure_line(failure: Mapping[str, Any] | None) -> str:
     """Formats a failure in one line: `Error: worker 2 (rank 5, pod …) exited with code 1: ValueError: …`.
 
-    The error itself comes from the rank's last line.
+    A message of several lines is shortened to the beginning of its first line, followed by its last line.
     """
     if failure is None:
         return ""
@@ -167,7 +168,7 @@ def _time(job: Mapping[str, Any], now: datetime) -> list[RenderableType]:
     try:
         last = TrainingJob.of(job["job"])
     except ClientError:
-        # The object wasn't recorded, or was written by another release, so the page omits it.
+        # The job's object wasn't recorded, or was written by another release, so the page omits the time spent.
         return []
     spent = last.status.time_spent
     return [] if spent is None else where_time_went(last, spent, to_datetime(job["deletedAt"]) or now)
@@ -208,7 +209,8 @@ def curve_lines(series: Mapping[str, Any], width: int | None) -> Iterator[Text]:
     for name in drawn:
         words, values = _CURVES[name][1], known[name]
         figures[name] = f"{words(values[-1])}  ({words(min(values))} to {words(max(values))})"
-    # Both curves use the same scale, so that a rank that is slower than the others shows as a distance between them.
+    # The curves of the median step and of the slowest step use the same scale, so that a rank that is slower than the
+    # others shows as a distance between the curves.
     steps = [value for name in ("stepSeconds", "slowestStepSeconds") for value in known[name]]
     beside = max(map(len, figures.values()))
     room = max(LEAST_WIDTH, min(width or PIPE_WIDTH, MOST_WIDTH) - LABEL_WIDTH - 2 - beside)

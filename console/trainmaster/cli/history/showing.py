@@ -1,4 +1,4 @@
-"""Prints an open history for `kubectl dtj history`, and writes curves to files."""
+"""Prints the jobs of a history for `kubectl dtj history`, and writes their curves to files."""
 
 from __future__ import annotations
 
@@ -80,14 +80,14 @@ def show_attempt(
         print_value([] if evidence is None else as_json([evidence], None), output)
         return
     if evidence is None and attempt["failure"] is not None:
-        # The status has the failure, too.
+        # Even without evidence, the failure is known from the job's status.
         evidence = AttemptEvidence(attempt=number, failure=attempt["failure"])
     if evidence is None:
         say(f"Attempt {number}: {attempt['outcome'] or 'its end is unknown'}")
     else:
         print_page(evidence_lines([evidence], None))
     if attempt is job["attempts"][-1]:
-        # The kept logs belong to the last attempt. The evidence contains those of other attempts.
+        # The kept logs belong to the last attempt. The logs of earlier attempts are part of the evidence.
         try:
             logs = run(reader.logs(namespace, name, uid=job["uid"], tail=TAIL_LINES))["items"]
         except ClientError as error:
@@ -128,7 +128,7 @@ async def _recorded_jobs(
         page = await reader.jobs(namespace, limit=wanted, after=after)
         found += page["items"]
         before, after = after, page["continue"]
-        # A faulty history may repeat its position or return no jobs.
+        # This also ends if a faulty history repeats its position or returns no jobs.
         if not after or after == before or not page["items"] or (limit and len(found) >= limit):
             return found[: limit or None], bool(after) or bool(limit and len(found) > limit)
 
