@@ -62,8 +62,7 @@ class Loop:
         return timer
 
     def call_soon(self, call: Callable[[], None]) -> None:
-        """Call in the loop's thread, in this round or in the next, which doesn't wait. Other threads may use only this.
-        """
+        """Call in the loop's thread, as soon as possible. Other threads may use only this method."""
         self._soon.append(call)
         # If the pipe is full of earlier wake-ups, no other one is needed.
         with contextlib.suppress(BlockingIOError):

@@ -49,8 +49,7 @@ separate lines."""
 
 
 class Leader:
-    """Leader contains the table and the rules for it. `now` is the time of the agent's start, on the monotonic clock.
-    """
+    """Leader contains the table and the rules for it. `now` is the agent's start, on the monotonic clock."""
 
     def __init__(self, settings: AgentSettings, now: float, connections: Connections) -> None:
         self._connections, self._settings = connections, settings
@@ -285,8 +284,7 @@ class Leader:
         return line is not None
 
     def _stops_others(self, report: Report) -> bool:
-        """Returns whether a worker with ranks in the current attempt's group has failed; a joining rank stops no other.
-        """
+        """Returns whether a worker in the current attempt's group has failed. A rank that only joins stops no others."""
         current = report.attempt == self._assignment.attempt
         return current and report.state == "Failed" and report.worker in self._present
 

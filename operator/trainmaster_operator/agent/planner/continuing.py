@@ -2,7 +2,7 @@
 
 After a rank fails, the others stay alive for a moment. If an operator continues the attempt in that time, this worker
 adopts the next attempt: it saves and publishes its report, and wakes the living ranks. It also restarts its absent
-ranks, which join later. If no operator does, the worker stops all ranks.
+ranks, which join later. If no operator continues the attempt in that time, the worker stops all ranks.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def spawn(
 
 @contextlib.contextmanager
 def output_streams() -> Iterator[tuple[tuple[int, int], dict[int, int]]]:
-    """Yields descriptors for reading a child's stdout and stderr, and `streams` for `spawn`, which are closed at the end."""
+    """Yields the reading ends of a child's stdout and stderr, and `streams` for `spawn`, closed afterwards."""
     out_read, out_write = os.pipe()
     err_read, err_write = os.pipe()
     try:

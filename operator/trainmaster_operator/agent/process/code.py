@@ -110,7 +110,7 @@ class CodeFolder:
                 elif self._install(path, digest):
                     event = CodeFetched(digest)
         except OSError as error:
-            # The error's file name isn't used: on a full disk it is missing, and after a failed rename it is the source.
+            # The error's file name isn't used: a full disk gives none, and a failed rename gives the source's name.
             event = CodeRefused(digest, f"cannot unpack the code into {self.folder}: {error.strerror or error}")
         except Exception as error:
             # All errors are caught. Otherwise the attempt would wait for a dead thread.

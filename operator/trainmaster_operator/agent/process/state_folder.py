@@ -95,7 +95,7 @@ def write_group(path: str, assignment: Assignment, processes: int) -> None:
 
 
 def wake(path: str, data: bytes = b".") -> bool:
-    """Write into a FIFO, without waiting; returns whether a process has it open for reading."""
+    """Write into a FIFO, without waiting; returns whether a process has opened the FIFO for reading."""
     with contextlib.suppress(OSError):  # there is no reader (ENXIO), or it hasn't read 64 KiB of wake-ups
         fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
         try:

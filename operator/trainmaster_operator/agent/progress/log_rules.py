@@ -133,9 +133,9 @@ BAR = re.compile(
     rf"\[[0-9:]+<[0-9:?]+,\s*(?P<rate>{NUMBER}|\?)\s?(?P<unit>it/s|s/it)(?P<rest>.*)\]\s*$",
     re.ASCII,
 )
-"""tqdm's default format with its default unit, because a bar that counts bytes, files or examples doesn't show training.
-A bar below another bar doesn't match, because it ends with an escape sequence that moves the cursor up (tqdm 4.70:
-std.py, `format_meter` and `display`)."""
+"""tqdm's default format with its default unit, because a bar that counts bytes, files or examples doesn't show
+training. A bar below another bar doesn't match, because it ends with an escape sequence that moves the cursor up (tqdm
+4.70: std.py, `format_meter` and `display`)."""
 EPOCH = re.compile(r"[Ee]poch\s+(?P<epoch>[0-9]+)(?:/(?P<epochs>[0-9]+))?", re.ASCII)
 LOSS = re.compile(rf"\b(?:train[_/])?loss(?:_step)?[=:]\s*(?P<loss>{NUMBER})", re.ASCII)
 
@@ -252,6 +252,6 @@ PRESETS: dict[str, Preset] = {
     "deepspeed": Preset(_DEEPSPEED),
     "torchtune": Preset((_TORCHTUNE,)),
     "tqdm": Preset(bars=BAR_MARK),
-    # Of all bars only Lightning's count here, recognised by the logger's version that they show.
+    # Only Lightning's bars count here, recognised by the logger's version that they show.
     AUTO: Preset((_HUGGING_FACE, *_DEEPSPEED, _TORCHTUNE), bars=b", v_num=", first_epoch=0),
 }

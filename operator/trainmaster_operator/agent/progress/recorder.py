@@ -96,7 +96,7 @@ def summarize(dump: bytes) -> Recorded | None:
         return None
     try:
         data = _load_plain(dump)
-        # The first group is the default group. Other groups exist only on some ranks, so their numbers can't be compared.
+        # The first group is the default group. The numbers of other groups, which some ranks lack, can't be compared.
         entries = [
             entry
             for entry in data["entries"]

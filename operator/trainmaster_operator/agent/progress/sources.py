@@ -36,7 +36,7 @@ REPORT_SECONDS = 0.2
 step (tqdm: 0.1 s)."""
 PROGRESS_LIMIT, FIRST_STEP_LIMIT = "failurePolicy.hang.progressSeconds", "failurePolicy.hang.firstStepSeconds"
 INTERVAL_SECONDS = 5.0
-"""The minimum interval for measuring steps. The agent sees steps up to 0.25 s late (`hang/observation`), which is only a
+"""The minimum interval for measuring steps. The agent sees steps up to 0.25 s late (`hang/observation`), only a
 twentieth of this interval."""
 INTERVALS = 7
 COUNT_BYTES = 8
