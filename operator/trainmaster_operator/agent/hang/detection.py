@@ -129,7 +129,7 @@ def _waits_for_others(state: RankState) -> bool:
 
 
 def _innocence(state: RankState) -> int:
-    """Returns how certain it is that a rank waits for others; 3 is certain."""
+    """Returns how certain it is that a rank waits for others, from 0 to 3."""
     # A rank that is known to do something else is a stronger suspect than a rank without stacks.
     return 3 if _waits_for_others(state) else {"": 2, "device": 1}.get(state.waits, 0)
 

@@ -284,7 +284,7 @@ class Leader:
         return line is not None
 
     def _stops_others(self, report: Report) -> bool:
-        """Returns whether a worker in the current attempt's group has failed. A rank that only joins stops no others."""
+        """Returns whether a worker in the current attempt's group has failed. A rank that only joins stops no other."""
         current = report.attempt == self._assignment.attempt
         return current and report.state == "Failed" and report.worker in self._present
 

@@ -1,8 +1,8 @@
 """This module lets ranks continue in another attempt without the lost ranks (docs/protocol.md, "Continuing"). Pure.
 
 After a rank fails, the others stay alive for a moment. If an operator continues the attempt in that time, this worker
-adopts the next attempt: it saves and publishes its report, and wakes the living ranks. It also restarts its absent
-ranks, which join later. If no operator continues the attempt in that time, the worker stops all ranks.
+adopts the next attempt: it saves and publishes its report, then wakes the living ranks and restarts its absent ranks,
+which join later. If no operator continues the attempt in that time, the worker stops all ranks.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ def patience(state: State, but: Optional[int] = None) -> float:
 
 
 def is_absent(state: State) -> bool:
-    """Returns whether all ranks of this worker are absent from the group, and run or are prepared only to join it."""
+    """Returns whether all ranks of this worker are absent from the group, and run or are prepared only to join it.
+
+    Only an assignment stops such ranks.
+    """
     if state.preparation is not None:
         return state.preparation.assignment.continues is not None
     return state.run is not None and not state.run.present
@@ -59,8 +62,8 @@ def joins(state: State, rank: Optional[int]) -> bool:
 def alone_until(state: State) -> Optional[float]:
     """Returns when to end ranks that train alone, without any other worker and without an operator; None: never.
 
-    Such ranks need no other worker, so they would train on if the network broke. Their pod would count as lost, and
-    other ranks would train in their place.
+    Such ranks need no other worker, so they would continue training if the network broke. Their pod would count as
+    lost, and other ranks would train in their place.
     """
     run, assignment, unwatched_at = state.run, state.assignment, state.unwatched_at
     if run is None or run.stopping or unwatched_at is None or not assignment.absent:
