@@ -1,9 +1,9 @@
 """This module starts and reaps processes, and finds leftover processes.
 
 The agent is PID 1 of its container, so every orphan becomes its child. Elsewhere (in tests, or in a pod with a shared
-process namespace) the agent makes itself the subreaper (prctl(2), PR_SET_CHILD_SUBREAPER). So all processes below the
-agent can be found by their ancestry. Process groups and sessions wouldn't do, because torchrun gives each rank its own
-session.
+process namespace) the agent makes itself the subreaper (prctl(2), PR_SET_CHILD_SUBREAPER). So the agent finds all
+processes below it by their ancestry. Process groups and sessions don't suffice for this, because torchrun gives each
+rank its own session.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ _PR_SET_CHILD_SUBREAPER = 36
 _PIDFD_GET_INFO = 0xC040FF0B
 _PIDFD_INFO_EXIT = 1 << 3
 _PIDFD_INFO_BYTES = 64
-# These launchers set these variables for each rank: torchrun (torch.distributed.elastic.agent.server.
-# local_elastic_agent), accelerate, which uses torchrun, and deepspeed (deepspeed.launcher.launch).
+# These launchers set these variables for each rank: torchrun
+# (torch.distributed.elastic.agent.server.local_elastic_agent), accelerate, which uses torchrun, and deepspeed
+# (deepspeed.launcher.launch).
 _SET_BY_LAUNCHERS = (
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "TORCHELASTIC_RUN_ID"),
     *("LOCAL_SIZE", "CROSS_RANK"),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trainmaster_operator.agent.warm.warm_process import WarmProcess
 
 STORE = "store"
-"""The name by which the process that serves torch's store announces itself (`warm/stage/forking`), and of its log."""
+"""The name of the process that serves torch's store, in its announcement (`warm/stage/forking`) and for its log."""
 
 
 class RankProcess(NamedTuple):
@@ -155,7 +155,7 @@ class RankStarts:
         """Returns whether a launcher starts the ranks, which depends on the job's spec alone.
 
         Each torchrun waits in the store for keys of all other torchruns (torch 2.13, local_elastic_agent,
-        `_assign_worker_ranks`), so a worker with torchrun never meets a worker without it. So a worker's own
+        `_assign_worker_ranks`), so a worker with torchrun never meets a worker without it. Therefore a worker's own
         circumstances (no memory, a Python that ignores `sitecustomize`, a killed process) must not decide this.
         """
         return self.warm is None or self.warm.needs_launcher
