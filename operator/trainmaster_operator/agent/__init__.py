@@ -1,6 +1,6 @@
 """The agent runs as PID 1 in every worker (docs/architecture.md, "The agent"; docs/protocol.md).
 
-It brings its ranks to the state that the highest known assignment asks for, reports how they ended, and never trains an
+It brings its ranks to the state that the highest known assignment requests, reports how they ended, and never trains an
 attempt twice. It uses only the standard library and runs on Python 3.9 and later, because it runs in users' images.
 Each package imports only those below it (an import-linter contract); from the top:
 
@@ -16,7 +16,7 @@ Each package imports only those below it (an import-linter contract); from the t
 - `loop` waits for descriptors, timers and signals; `connection` and `http` build on it. `errors` end the agent or a
   launch.
 
-Values are NamedTuples: a hundred of them add 9 ms to a start, a hundred frozen dataclasses 55 ms.
+Values are NamedTuples, because a hundred of them add 9 ms to a start, and a hundred frozen dataclasses would add 55 ms.
 """
 
 __version__ = "0.1.0"

@@ -1,9 +1,9 @@
 """The agent accepts only plausible assignments that the operator signed for this agent's own job.
 
 An assignment decides which code this worker unpacks and which host its ranks join, and anyone who may read pods can
-read it. So all three routes (push, the leader's broadcast, the annotation) pass `Authority.read`, the only place that
-makes an `Assignment` from received data. It checks that the fields are plausible, that the job and its hosts are this
-agent's, and that one of the keys in the pod's environment has signed exactly this text.
+read an assignment. So `Authority.read` checks the assignments of all three routes (push, the leader's broadcast, the
+annotation), and only it makes an `Assignment` from received data. It checks that the fields are plausible, that the job
+and its hosts are this agent's, and that one of the keys in the pod's environment has signed exactly this text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ MAX_AHEAD = 100_000
 """How far an attempt may be above the highest one seen. One attempt a second for a day is less than this, and no agent
 survives a longer interruption."""
 REMEMBERED = 8
-"""Verified assignments to remember: each arrives by three routes, and any annotation's change rewrites the file."""
+"""The number of verified assignments to remember, because each arrives by three routes, and a change of any annotation
+rewrites the file."""
 
 
 class Authority:
@@ -33,7 +34,7 @@ class Authority:
         self._keys = settings.public_keys
         self._job = settings.job_uid
         job, namespace = re.escape(settings.job), re.escape(settings.namespace)
-        # A group's name stands between the job's and the worker's index.
+        # In a job with groups, a host's name contains the group's name between the job's name and the worker's index.
         self._host = re.compile(rf"{job}(?:-[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)?-([0-9]+)\.{job}\.{namespace}\.svc")
         self._pattern = f"<pod>.{settings.job}.{settings.namespace}.svc"
         self._verified: list[bytes] = []
@@ -73,8 +74,8 @@ class Authority:
 class AssignmentFile:
     """AssignmentFile polls the downward API's file for changes.
 
-    The kubelet replaces such files by swapping the symbolic link `..data`, so the file's own inode changes; `stat`
-    follows the link. Level-triggered: `poll` costs one `stat`, and retries a file that can't be read.
+    The kubelet replaces such files by swapping the symbolic link `..data`. `poll` calls only `stat`, which follows the
+    link, until the inode changes. A file that can't be read is read again at the next poll.
     """
 
     def __init__(self, path: str) -> None:

@@ -1,8 +1,9 @@
 """Build the agent as one file: `python -m trainmaster_operator.agent.build <out.pyz>`.
 
-The file contains the sources, for any Python from 3.9 on. A separate folder contains bytecode for the version of Python
-that builds the file; other versions compile the sources (`bench/agent_start.py` compares). It also contains the library
-for the job's Python (`library`). The same sources and the same Python give the same file, so its hash names it.
+The file contains the sources, for any Python from 3.9 on, and the library for the job's Python (`library`). A separate
+folder in the file contains bytecode for the version of Python that builds the file. Other versions compile the sources
+(`bench/agent_start.py` compares both). The same sources and the same Python always give the same file, so the file can
+be named by its hash.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ sys.path.insert(0, f"{sys.path[0]}/{sys.implementation.cache_tag}")
 from trainmaster_operator.agent.main import main
 sys.exit(main())
 """
-# Bit 0: the bytecode is checked by hash, not by time. Bit 1 is unset: it isn't checked against the source (PEP 552).
+# Bit 0 is set: the file contains the source's hash, not its time. Bit 1 is unset: Python doesn't compare the hash with
+# the source (PEP 552).
 _UNCHECKED_HASH = b"\x01\x00\x00\x00"
-# Later versions write a repeated object only once, and recognize it by its reference count, so the file would depend on
-# the other modules that the process has loaded.
+# Later versions of the format write a repeated object only once, and use reference counts to recognize such objects, so
+# the file would depend on the other modules that the process has loaded.
 _MARSHAL_VERSION = 2
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # `trainloop.recovery`, and the modules of trainloop that it imports.
@@ -52,7 +54,7 @@ def zipapp_bytes() -> bytes:
         for path, text in package_sources().items():
             _add(bundle, path, text.encode())
             _add(bundle, f"{sys.implementation.cache_tag}/{path}c", bytecode(path, text))
-        # A single entry for all modules is a quarter smaller.
+        # A single entry for all modules is a quarter smaller than an entry for each.
         _add(bundle, ENTRY, json.dumps(library_sources()).encode())
     return archive.getvalue()
 

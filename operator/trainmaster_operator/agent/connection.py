@@ -1,4 +1,4 @@
-"""A TCP connection is non-blocking, has bounded buffers, and reads lines of JSON at a bounded pace."""
+"""This module provides non-blocking TCP connections with bounded buffers, JSON lines, and a limit of the read pace."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainmaster_operator.wire.stream import LineBuffer
 from trainmaster_operator.wire.values import ProtocolError, loads
 
 MAX_PENDING_BYTES = 4_194_304
-"""A peer that leaves this much unread is dropped. It reconnects and gets everything again."""
+"""If a peer leaves this much unread, its connection is closed. The peer reconnects and gets everything again."""
 READ_BYTES = 65_536
 PIECES_AT_ONCE = 16
 TCP_OPTIONS = (
@@ -30,7 +30,7 @@ TCP_OPTIONS = (
 
 
 class PeerConnection:
-    """PeerConnection owns a connected socket, and calls its present user in the loop.
+    """PeerConnection owns a connected socket, and calls its present user's `on_data` and `on_end` from the loop.
 
     Data for many peers is kept only once, because the buffers hold references to the bytes.
     """
@@ -38,12 +38,12 @@ class PeerConnection:
     def __init__(self, loop: Loop, sock: socket.socket, read_bytes: int = READ_BYTES) -> None:
         self._loop, self._sock = loop, sock
         self.on_data: Callable[[], object] = lambda: None
-        """Called when data has arrived, until `read` takes it."""
+        """Called in each round of the loop in which data is waiting for `read`."""
         self.on_end: Callable[[], None] = lambda: None
-        """Called once, when nothing else runs: the peer has closed, there was an error, or all data is sent after
-        `finish`; not after `close`."""
+        """Called once, from the loop, if the peer has closed the connection, after an error, or once all data is sent
+        after `finish`. It isn't called after `close`."""
         self.read_bytes = read_bytes
-        """Bytes read at once."""
+        """The most bytes that one `read` returns."""
         self.most_pending = MAX_PENDING_BYTES
         self._pending: deque[bytes] = deque()
         self._pending_bytes = 0
@@ -98,8 +98,8 @@ class PeerConnection:
     def finish(self, unread: int = 0) -> None:
         """Close once all data is sent.
 
-        `unread`: the number of bytes that may still arrive before the peer closes. Closing earlier makes the peer's
-        kernel discard the data that the peer hasn't read yet (RFC 9112, section 9.6).
+        `unread`: the number of bytes that may still arrive before the peer closes. If this side closed before they
+        arrive, the peer's kernel would discard the data that the peer hasn't read yet (RFC 9112, section 9.6).
         """
         self._finishing = True
         self._unread = unread
@@ -169,7 +169,7 @@ class PeerConnection:
 
 
 MAX_BAD_LINES = 100
-"""Lines of one connection that may be no JSON object. Each costs an exception, and no agent sends any."""
+"""The most lines of a connection that needn't be JSON objects. Each costs an exception, and no agent sends any."""
 
 
 def json_line(data: Mapping[str, Any]) -> bytes:
@@ -217,7 +217,7 @@ class Pace:
         self._left, self._at = burst, now
 
     def spend(self, size: int, lines: int, now: float) -> float:
-        """Returns the seconds to wait before reading more after this many bytes and lines; 0: don't wait."""
+        """Record that this many bytes and lines were read; returns the seconds to wait before reading more."""
         self._left = min(self._burst, self._left + (now - self._at) * self._per_second)
         self._at = now
         self._left -= max(size, max(1, lines) * self.LINE_BYTES)

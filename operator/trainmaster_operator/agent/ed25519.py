@@ -2,9 +2,9 @@
 
 The module handles no secrets, so it needn't run in constant time. It uses the check without the cofactor, as OpenSSL
 does: it computes R from S, the key and the message, and compares bytes, so a valid signature has only one encoding.
-Points are in extended coordinates (Hisil, Wong, Carter, Dawson: "Twisted Edwards Curves Revisited",
-2008), and the two scalar multiplications share their doublings (Straus), each by its non-adjacent form of width 5:
-about 250 doublings and 85 additions.
+Points are in extended coordinates (Hisil, Wong, Carter, Dawson: "Twisted Edwards Curves Revisited", 2008). The two
+scalar multiplications share their doublings (Straus), and each uses its scalar's non-adjacent form of width 5. Together
+they need about 250 doublings and 85 additions.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def verify(public_key: bytes, message: bytes, signature: bytes) -> bool:
 
 
 def decoded(text: object) -> bytes:
-    """Returns the bytes of a key or a signature in base64; empty if it isn't one."""
+    """Returns the bytes of a key or a signature in base64; empty if the text can't be decoded."""
     try:
         return binascii.a2b_base64(text) if isinstance(text, str) else b""
     except ValueError:
@@ -89,7 +89,7 @@ def _encode(point: _Point) -> bytes:
 
 
 def _is_of_small_order(point: _Point) -> bool:
-    """Returns whether eight times the point is the neutral element, because such a key accepts forged signatures."""
+    """Returns whether eight times the point is the neutral element. As a key, such a point accepts forgeries."""
     for _ in range(3):
         point = _double(point)
     x, y, z, _ = point

@@ -1,4 +1,4 @@
-"""These errors end the agent or a launch; the text is one sentence for the user."""
+"""These errors end the agent or a launch; an error's text is one sentence for the user."""
 
 from __future__ import annotations
 

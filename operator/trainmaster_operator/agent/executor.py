@@ -1,10 +1,11 @@
 """The executor runs one loop, one queue of events, and the planner's actions.
 
 During a round of the loop, connections, processes, files, timers and signals put events into the queue. After the round
-the executor handles them one by one. For each event (`_take`) it updates the state, makes a plan and performs the
-plan's actions, until the plan is empty. An action's result is handled at once; any other event that an action causes
-waits in the queue. A pushed assignment is handled during the round, and a change of the contact with the leader before
-the queue. So `planner` alone contains all decisions, and tests need only it.
+the executor handles the events one by one. For each event (`_take`) it updates the state, makes a plan and performs the
+plan's actions, and it repeats the last two until the plan is empty. An action's result is handled at once; any other
+event that an action causes waits in the queue. There are two exceptions: a pushed assignment is handled during the
+round, and a change of the contact with the leader is handled after the round, before the queued events. All decisions
+are in `planner`, so tests of the decisions need no executor.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 FILE_SECONDS, PUSHED_FILE_SECONDS = 0.05, 0.5
 """Time between two checks of the assignment's file; the second value applies while an operator can push."""
 CONFIG_FILE = "/etc/trainmaster/training.yaml"
-"""The training loop's configuration, hashed into the environment that is compared across workers."""
+"""The training loop's configuration. Its hash is part of the environment that is compared across workers."""
 KEPT_ATTEMPTS = 5
 LAST_ROUND_SECONDS = 0.01
 """The time between the decision to exit and the exit, so that the report is sent first."""
@@ -305,7 +306,7 @@ class AgentExecutor:
 
     @property
     def _launched(self) -> RunProcesses:
-        """Returns the newest attempt's processes. They exist, because the planner plans nothing for them before."""
+        """Returns the newest attempt's processes. The planner only plans actions on them once they exist."""
         assert self._processes is not None
         return self._processes
 
@@ -324,7 +325,7 @@ class AgentExecutor:
 
     @property
     def _is_pushed(self) -> bool:
-        """Returns whether an operator can push assignments, so that the file needs fewer looks."""
+        """Returns whether an operator can push assignments, so that the file may be checked less often."""
         return self._state.contact.leader is not None and self._state.contact.watched
 
     def _poll_file(self) -> None:

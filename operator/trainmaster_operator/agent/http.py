@@ -1,8 +1,8 @@
 """This module implements the part of HTTP/1.1 (RFC 9112) that the agents' port needs.
 
-Requests are bounded and have a Content-Length. A connection carries one request, because kube-apiserver pools its
-connections to a pod for all users of `pods/proxy`: a token that authorized a whole connection would admit the next
-user.
+Requests are bounded and have a Content-Length. A connection carries only one request, because kube-apiserver uses the
+same connection to a pod for several users of `pods/proxy`. If a token authorized the whole connection, it would also
+admit the next user.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from trainmaster_operator.wire.limits import MAX_ASSIGNMENT_BYTES
 
 MAX_HEAD_BYTES = 8_192
 MAX_HEAD_PIECES = 64
-"""The number of reads that a head may take, so that sending it byte by byte costs little. Clients need one or two."""
+"""The most reads for one head, so that a client that sends it byte by byte costs little. Clients need one or two."""
 HEAD_END = b"\r\n\r\n"
 
 
@@ -36,9 +36,10 @@ class Head(NamedTuple):
 
 
 class Request:
-    """Request reads the request at the beginning of a connection.
+    """Request reads a connection's request.
 
-    It parses the head once, before the body has arrived: the sender's identity decides whether to wait for the body.
+    It parses the head once, before the body has arrived, because the token in the head decides whether to wait for the
+    body.
     """
 
     def __init__(self) -> None:
@@ -62,7 +63,7 @@ class Request:
     def head(self) -> Optional[Head]:
         """Returns the head, or None if it isn't complete. Raises BadRequest."""
         if self._head is None:
-            # Search only new bytes, and the last three before them, which may begin the end.
+            # Search only the new bytes and the three before them, which may contain the beginning of the head's end.
             end = self._buffer.find(HEAD_END, max(0, self._searched - len(HEAD_END) + 1))
             self._searched = len(self._buffer)
             if (self._searched if end < 0 else end) > MAX_HEAD_BYTES:

@@ -1,6 +1,6 @@
 """The event loop waits for file descriptors, timers, signals and calls from threads. Nothing in it blocks.
 
-It uses `selectors`, not asyncio, because an agent's start then takes 15 ms instead of 40, in every recovery.
+It uses `selectors`, not asyncio, because an agent's start then takes 15 ms instead of 40 ms, in every recovery.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WRITE = selectors.EVENT_WRITE
 
 
 class Timer:
-    """Timer is a scheduled call, which `cancel` prevents."""
+    """Timer is a scheduled call that `cancel` prevents."""
 
     def __init__(self, at: float, call: Callable[[], None]) -> None:
         self.at = at
@@ -45,14 +45,14 @@ class Loop:
         self.watch(self._wake_read, READ, self._woken)
 
     def watch(self, fd: int, events: int, call: Callable[[int], None]) -> None:
-        """Call `call(ready events)` whenever the descriptor is ready; replaces an earlier watch of it."""
+        """Call `call(ready events)` whenever the descriptor is ready, instead of an earlier `call` for it."""
         if fd in self._selector.get_map():
             self._selector.modify(fd, events, call)
         else:
             self._selector.register(fd, events, call)
 
     def unwatch(self, fd: int) -> None:
-        """Stop watching the descriptor; call it before closing. It's no error if the descriptor isn't watched."""
+        """Stop watching the descriptor, before it is closed. It needn't be watched."""
         if fd in self._selector.get_map():
             self._selector.unregister(fd)
 
@@ -62,9 +62,9 @@ class Loop:
         return timer
 
     def call_soon(self, call: Callable[[], None]) -> None:
-        """Call in the loop's thread, in this round or at once in the next. Other threads may use only this method."""
+        """Call in the loop's thread, as soon as possible. Other threads may use only this method."""
         self._soon.append(call)
-        # If the pipe is full of earlier wake-ups, these are enough.
+        # If the pipe is full of earlier wake-ups, no other one is needed.
         with contextlib.suppress(BlockingIOError):
             os.write(self._wake_write, b".")
 

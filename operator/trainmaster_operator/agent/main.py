@@ -30,7 +30,7 @@ def _record_termination(_number: int, _frame: object) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    # This must come first: PID 1 has no default action for SIGTERM, so an early signal would be lost.
+    # This must be first: PID 1 has no default action for SIGTERM, so a signal before this line would be lost.
     signal.signal(signal.SIGTERM, _record_termination)
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["run"]:
@@ -102,7 +102,7 @@ def _refuse(termination_log: str, sentence: str, code: int, message: str = "") -
 
 
 def _state() -> int:
-    """Print the state of this container's agent, or its saved report if it doesn't answer."""
+    """Print the state of this container's agent, or its saved report if the agent doesn't answer."""
     from http.client import HTTPConnection, HTTPException
 
     from trainmaster_operator.agent.errors import UsageError

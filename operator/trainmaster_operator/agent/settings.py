@@ -19,52 +19,52 @@ class AgentSettings(NamedTuple):
     worker: int
     """The worker's global index."""
     processes: int
-    """Ranks of this worker (NPROC_PER_NODE)."""
+    """The number of this worker's ranks (NPROC_PER_NODE)."""
     launcher: str
     """`torchrun` or `exec`."""
     warm_start: bool
     """Whether ranks are forked from a process that has already imported slow modules."""
     preload: tuple[str, ...]
-    """Modules that the warm process imports besides the learned ones."""
+    """Modules that the warm process imports in addition to the learned modules."""
     setup: str
     """A shell line that runs before the launcher and sets its environment; empty: none."""
     job: str
     job_uid: str
     namespace: str
     public_keys: tuple[bytes, ...]
-    """Ed25519 keys of the operator. An assignment must be signed with one of them."""
+    """The operator's public Ed25519 keys. An assignment must be signed with one of them."""
     agents_secret: str
-    """The namespace's secret; empty if the Secret is missing, and then the agents' port accepts no request. `main`
-    removes it from the ranks' environment."""
+    """The namespace's secret, which `main` removes from the ranks' environment. If it is empty, because the Secret is
+    missing, the agents' port accepts no request."""
     node: str
     pod_uid: str
     pod_ip: str
-    """The address of the agents' port; empty: all addresses."""
+    """The address on which the agents' port listens; empty: all addresses."""
     port: int
-    """The agents' port; 0: none, so that agents report only by exiting."""
+    """The agents' port. 0: there is none, and agents report only by exiting."""
     assignment_file: str
     state_dir: str
     termination_log: str
     hosts_file: str
-    """A file like /etc/hosts, searched before DNS; empty: none."""
+    """A file like /etc/hosts, searched before DNS is asked; empty: none."""
     grace_seconds: float
     """The ranks' time between SIGTERM and SIGKILL when the pod is stopped."""
     progress_timeout: float
-    """The limit of a step; 0: no limit."""
+    """The limit of a step's duration; 0: no limit."""
     first_step_timeout: float
-    """The limit of the first step; 0: no limit."""
+    """The limit of the first step's duration; 0: no limit."""
     progress_pattern: str
     """The pattern for the ranks' output; empty: use the preset."""
     progress_preset: str
     """The lines that count as progress: `auto`, `none`, or a framework's name."""
     startup_timeout: float
-    """How long worker 0's name may be unknown before the attempt fails as MasterUnreachable."""
+    """If worker 0's name can't be resolved for this long, the attempt fails as MasterUnreachable."""
     cgroup_root: str
     """Where the cgroup file system is mounted."""
     code_dir: str
     """Where the archive of the user's code is mounted; empty if the image contains the code."""
     code_source: str
-    """A description of the mounted volume, for people."""
+    """A description of the volume at `code_dir`, for people."""
 
 
 def read_settings(environ: Mapping[str, str]) -> AgentSettings:

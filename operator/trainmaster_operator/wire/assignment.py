@@ -1,8 +1,9 @@
 """An assignment names an attempt, its workers, and whether to run it (docs/protocol.md, "The assignment").
 
-It reaches an agent by three routes (the annotation's file, a push to the leader, the leader's broadcast), in any order
-and more than once. `newer` merges them: the highest attempt wins, and for equal attempts `Hold` wins over `Run`. Each
-attempt's rendezvous has its own port, so that a leftover rank can't join it (`master_port`).
+An assignment reaches an agent by three routes (the annotation's file, a push to the leader, the leader's broadcast), in
+any order and more than once. `newer` decides which one counts: the highest attempt wins, and for equal attempts `Hold`
+wins over `Run`. Each attempt's rendezvous has its own port, so that a leftover rank of another attempt can't join it
+(`master_port`).
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ from trainmaster_operator.wire import limits
 from trainmaster_operator.wire.values import ProtocolError, fields_of, loads, number, shown, whole
 
 DEFAULT_MASTER_PORT = 29_500
-"""torch's own default: what a manifest shows before an assignment names the attempt's port."""
+"""torch's own default, which a manifest contains as long as no assignment names the attempt's port."""
 FIRST_PORT, LAST_PORT, PORTS = 20_000, 28_979, 8_971
-"""The ports lie below torch's defaults (29400 and 29500, which other jobs use), NodePorts (30000) and ephemeral ports
-(32768). PORTS is a prime, so that every stride visits all ports."""
+"""The ports are below torch's defaults (29400 and 29500, which other jobs use), below NodePorts (from 30000) and below
+ephemeral ports (from 32768). PORTS is a prime number, so that any stride visits all ports."""
 _TAKEN = (22_623, 22_624, 24_007, 24_008, 25_000, 26_257, 27_017, 27_018, 27_019)
-"""Services on nodes use these ports, so jobs with hostNetwork must avoid them: OpenShift's machine configs, GlusterFS,
-MicroK8s' cluster agent, CockroachDB, MongoDB."""
+"""Jobs with hostNetwork must avoid these ports, which services on nodes use: OpenShift's machine configs, GlusterFS,
+MicroK8s' cluster agent, CockroachDB and MongoDB."""
 
 
 def master_port(job_uid: str, attempt: int) -> int:
     """Returns the port of an attempt's rendezvous.
 
-    Each job has its own first port and its own stride, so jobs on one network rarely share a port. If two do, their
-    ports differ again at the next attempt.
+    Each job has its own first port and its own stride, so jobs on one network rarely use the same port. If two jobs do,
+    their ports differ again at the next attempt.
     """
     from hashlib import sha256
 
@@ -37,7 +38,7 @@ def master_port(job_uid: str, attempt: int) -> int:
 
 
 def port_at(place: int) -> int:
-    """Returns the port at a place (0 <= place < PORTS) in the ascending list of allowed ports."""
+    """Returns the port at an index (0 <= place < PORTS) of the ascending list of allowed ports."""
     port = FIRST_PORT + place
     for taken in _TAKEN:
         if port >= taken:
@@ -59,7 +60,8 @@ class Assignment(NamedTuple):
     """0 occurs only with `Hold`, while the first attempt's order isn't known yet."""
     workers: tuple[int, ...]
     uids: Optional[tuple[str, ...]]
-    """None in the first attempt. An empty uid means that the pod isn't known, so no pod is that worker."""
+    """The uids of the workers' pods; None in the first attempt. An empty uid: the worker's pod isn't known, so no pod
+    runs this worker's ranks."""
     hosts: tuple[str, ...]
     port: int
     state: Literal["Run", "Hold"] = "Run"
@@ -69,13 +71,14 @@ class Assignment(NamedTuple):
     code: Optional[str] = None
     """The digest of the code that the attempt runs (spec.code); None if the image contains the code."""
     continues: Optional[int] = None
-    """The attempt whose processes this one continues: the last in which all ranks started. None: all ranks start."""
+    """The attempt whose processes this attempt continues: the last one in which all ranks were started. None: all ranks
+    are started in this attempt."""
     absent: tuple[int, ...] = ()
     """Global ranks that aren't in the group of a continued attempt."""
     master_place: int = 0
-    """The position of the worker that the lowest present rank is on."""
+    """The position in `workers` of the worker with the lowest present rank."""
     signed: Optional[Mapping[str, Any]] = None
-    """The JSON object as the agent received it, with its signatures, so that exactly the signed text is forwarded."""
+    """The received JSON object with its signatures, kept so that the agent forwards exactly the signed text."""
 
     @property
     def master(self) -> str:
@@ -161,13 +164,14 @@ class Assignment(NamedTuple):
         return tuple(local_rank for local_rank in range(count) if first + local_rank not in absent)
 
     def uid_of(self, worker: int) -> str:
-        """Returns the pod uid listed for a worker; empty if there is none, as in the first attempt."""
+        """Returns the uid of the pod that is listed for a worker; empty if there is none, as in the first attempt."""
         return self.uids[self.workers.index(worker)] if self.uids is not None and worker in self.workers else ""
 
     def node_rank(self, worker: int, uid: str) -> int | None:
         """Returns the NODE_RANK of a worker's pod, or None if its index or its uid isn't listed.
 
-        A continued attempt lists an empty uid for a worker whose ranks are absent: any of its pods may prepare to join.
+        A continued attempt lists an empty uid for a worker whose ranks are all absent. Any pod of this worker may
+        prepare to join.
         """
         if worker not in self.workers:
             return None
@@ -183,7 +187,7 @@ def is_digest(text: str) -> bool:
 
 
 def newer(one: Assignment | None, other: Assignment) -> bool:
-    """Returns whether `other` replaces `one`. A held attempt never continues, so Hold is newer than Run."""
+    """Returns whether `other` replaces `one`. A held attempt never runs again, so Hold is newer than Run."""
     if one is None or other.attempt != one.attempt:
         return one is None or other.attempt > one.attempt
     return other.state == "Hold" and one.state == "Run"
@@ -218,7 +222,10 @@ def _whole(value: object, name: str, least: int, most: int) -> int:
 
 
 def _absent(value: object, continues: int | None, most: int) -> tuple[int, ...]:
-    """Returns the absent ranks, sorted and below `most`. Not all may be absent, and none unless `continues` is set."""
+    """Returns the absent ranks, sorted and below `most`.
+
+    At least one rank must be present, and without `continues` no rank may be absent.
+    """
     if value is None or value == []:
         return ()
     if continues is None or not isinstance(value, list) or len(value) >= most:

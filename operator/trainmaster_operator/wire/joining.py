@@ -1,7 +1,7 @@
 """A leader and its followers exchange these lines (docs/protocol.md, "The agents' port").
 
-Progress, evidence and output use the stream's lines (`stream`). A line of an unknown kind counts as a `Ping`, because
-a newer agent may send more kinds.
+For progress, evidence and output they use the stream's lines (`stream`). A line of an unknown kind counts as a `Ping`,
+because a newer agent may send more kinds of lines.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Reported(NamedTuple):
 
 
 class Stalled(NamedTuple):
-    """Stalled says that a rank of the follower is over its limit."""
+    """Stalled reports that a rank of the follower is over its limit."""
 
     attempt: int
 
@@ -46,7 +46,7 @@ class Stalled(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """Seen says that the follower has accepted a higher assignment."""
+    """Seen reports that the follower has accepted an assignment with a higher attempt."""
 
     attempt: int
 
@@ -55,14 +55,14 @@ class Seen(NamedTuple):
 
 
 class Environment(NamedTuple):
-    """Environment describes a started attempt's environment on one worker; the leader compares it across workers."""
+    """Environment describes a worker's environment in a started attempt; the leader compares it across workers."""
 
     attempt: int
     environment: Mapping[str, str]
 
     @property
     def line(self) -> str:
-        """Returns one line about the ranks' devices and libraries, for people."""
+        """Returns one line for people about the ranks' devices and libraries."""
         found = self.environment
         nccl = next((value for name, value in found.items() if name.startswith("nvidia-nccl")), "")
         named = {
@@ -89,7 +89,7 @@ class Assigned(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """Ack confirms that the operator has recorded the end that the follower reported."""
+    """Ack confirms that the operator has recorded the follower's report of an end."""
 
     attempt: int
 
@@ -108,22 +108,27 @@ class Watched(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """A rank failed: stop this attempt's ranks, with SIGTERM after `after_seconds` and SIGKILL a grace period later."""
+    """Stop orders the follower to stop its ranks after a failure: SIGTERM after `after_seconds`, then SIGKILL.
+
+    SIGKILL follows `grace_seconds` after SIGTERM.
+    """
 
     attempt: int
     grace_seconds: float
     after_seconds: float = 0.0
     report: Optional[Report] = None
-    """The failed worker's report. The follower publishes it too, so that its own operators receive the cause first."""
+    """The failed worker's report. The follower publishes this report before its own, so that operators that watch the
+    follower receive the cause first."""
 
     def to_wire(self) -> dict[str, Any]:
         return {"type": "stop", **fields_of(self, "report")}
 
 
 class Collect(NamedTuple):
-    """The leader requests the evidence of the follower's ranks, with at most `bytes` of text, because a rank stalled.
+    """Collect requests the evidence of the follower's ranks, with at most `bytes` of text, because a rank has stalled.
 
-    If `request` is set, an operator asked for it, perhaps about healthy ranks, and the answers have no consequences.
+    If `request` is set, an operator has requested the evidence instead, perhaps of healthy ranks, and the answers have
+    no consequences.
     """
 
     attempt: int
@@ -135,7 +140,7 @@ class Collect(NamedTuple):
 
 
 class Hung(NamedTuple):
-    """Hung says that `rank` stopped first. That rank's worker then reports Hung."""
+    """Hung names the `rank` that stopped first. This rank's worker then reports that it hangs."""
 
     attempt: int
     rank: int
@@ -146,7 +151,7 @@ class Hung(NamedTuple):
 
 
 class Patience(NamedTuple):
-    """Patience says that no rank hangs, and for how long to wait."""
+    """Patience informs the follower that no rank hangs, and how long to wait before it asks again."""
 
     attempt: int
     seconds: float
@@ -166,7 +171,7 @@ class Mismatch(NamedTuple):
 
 
 class Modules(NamedTuple):
-    """Modules lists a rank's imports at its first step, without those that other listed modules import."""
+    """Modules lists a rank's imported modules at its first step, except those that other listed modules import."""
 
     names: tuple[str, ...]
 
@@ -248,9 +253,9 @@ def parse_from_leader(data: Mapping[str, Any]) -> LeaderMessage:
 def module_names(
     data: object, most: int = limits.MAX_MODULES, most_characters: int = limits.MAX_MODULES_CHARACTERS
 ) -> tuple[str, ...]:
-    """Returns a list's valid module names, up to the limits; raises ProtocolError if it isn't a list of names.
+    """Returns a list's valid module names, up to the limits. Raises ProtocolError if `value` isn't a list of names.
 
-    A name that no module's file can have is ignored, because a program created such a module.
+    A name that no module's file can have is ignored, because it belongs to a module that a program has created.
     """
     if not isinstance(data, list):
         raise ProtocolError(f"modules.names: {shown(data)} is not a list")

@@ -1,7 +1,7 @@
-"""Log rules read a rank's progress from its output: the groups of their patterns, and the presets' names.
+"""Log rules read a rank's progress from its output. This module defines their patterns' groups and the presets' names.
 
-The operator and the agent both check a pattern before they use it. Its groups must be fields of a rank's progress, and
-a match must not take exponential time.
+The operator and the agent both check a pattern before they use it. A pattern's groups must be fields of a rank's
+progress, and matching must not take exponential time.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ GROUPS = (
 AUTO, NONE = "auto", "none"
 FRAMEWORKS = ("huggingface", "lightning", "deepspeed", "torchtune", "tqdm")
 PRESETS = (AUTO, *FRAMEWORKS, NONE)
-"""A job may name one of these instead of a pattern. They recognise lines that only training prints, a framework's
-lines, or no lines."""
+"""A job may name one of these presets instead of a pattern. AUTO recognises lines that only training prints, NONE
+recognises no lines, and the others recognise a framework's lines."""
 MAX_PATTERN_CHARACTERS = 500
 _EXAMPLE = r"(?P<step>\d+)"
 
 
 def check_pattern(pattern: str) -> Optional[str]:
-    """Returns a pattern's problem and remedy, worded to follow the pattern in a message; None if it is valid."""
+    """Returns a pattern's problem and its remedy, worded to follow the pattern in a message; None if there is none."""
     if len(pattern) > MAX_PATTERN_CHARACTERS:
         return f"is too long; use at most {MAX_PATTERN_CHARACTERS} characters"
     try:
@@ -52,9 +52,9 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
 def _too_costly(tree: Any, *, repeated: bool) -> Optional[str]:
     """Returns why a match could take exponential time, or None.
 
-    A repeated part that matches a text in several ways doubles their number with every repetition (Kirrage, Rathnayake
-    and Thielecke, "Static Analysis for Regular Expression Denial-of-Service Attacks", 2013). The check refuses some
-    harmless patterns: `(a|b)*` can be written as `[ab]*`.
+    If a repeated part of a pattern matches a text in several ways, the number of ways to match at least doubles with
+    every repetition (Kirrage, Rathnayake and Thielecke, "Static Analysis for Regular Expression Denial-of-Service
+    Attacks", 2013). The check also refuses some harmless patterns, such as `(a|b)*`, which can be written as `[ab]*`.
     """
     for operator, argument in tree:
         name = str(operator)
@@ -87,5 +87,5 @@ def _trees(argument: Any) -> list[Any]:
 
 
 def _parser() -> Any:
-    """Returns Python's own parser of patterns, which has a new name since Python 3.11."""
+    """Returns Python's own parser of patterns, whose module was renamed in Python 3.11."""
     return getattr(re, "_parser", None) or import_module("sre_parse")

@@ -25,7 +25,8 @@ PUBLIC_KEYS_VARIABLE = "TRAINMASTER_PUBLIC_KEYS"
 AGENTS_SECRET_VARIABLE = "TRAINMASTER_AGENTS_SECRET"
 
 CODE_ARCHIVE = "code.tar.gz"
-"""The key of a job's code in its ConfigMap. In a claim, the file's name is the digest (`<sha256>.tar.gz`)."""
+"""The key of a job's code in its ConfigMap. If the code is in a persistent volume claim, its file has the digest as its
+name (`<sha256>.tar.gz`)."""
 
 
 TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
@@ -38,7 +39,7 @@ def is_python(program: str) -> bool:
 
 
 def group_of(address: str) -> str:
-    """Returns the group that an address counts in: for IPv6 the /64, which usually belongs to one machine."""
+    """Returns the group to which a client's address belongs. For IPv6 it is the /64, which usually is one machine's."""
     if ":" not in address:
         return address
     packed = socket.inet_pton(socket.AF_INET6, address.partition("%")[0])

@@ -1,6 +1,6 @@
-"""A rank's script writes its progress to a file (docs/protocol.md, "Progress").
+"""This module parses the progress that a rank's script writes to a file, and a rank's state while its job stalls.
 
-A rank's state describes it while its job stalls ("A stalled rank").
+They are described in docs/protocol.md, "Progress" and "A stalled rank".
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class RankProgress(NamedTuple):
     epoch: Optional[float] = None
     loss: Optional[float] = None
     grad_norm: Optional[float] = None
-    """The norm of this rank's own gradients if known, else of the gradients' mean over the ranks."""
+    """The norm of this rank's own gradients if it is known, else the norm of the ranks' mean gradients."""
     learning_rate: Optional[float] = None
     samples_per_second: Optional[float] = None
     step_seconds: Optional[float] = None
@@ -35,16 +35,17 @@ class RankProgress(NamedTuple):
     start_step: Optional[int] = None
     """The step at which this attempt began: 0, or the checkpoint's step."""
     data_seconds: Optional[float] = None
-    """How long this rank has waited for data in this attempt; the next two fields count other work in the same way."""
+    """The seconds for which this rank has waited for data in this attempt. The next two fields are the seconds of other
+    work."""
     checkpoint_seconds: Optional[float] = None
     evaluate_seconds: Optional[float] = None
     section: Optional[str] = None
     section_seconds: Optional[float] = None
     """The limit that the script requests for this section, in place of a step's limit."""
     joined_at: Optional[float] = None
-    """When this attempt's process group was formed, in seconds since the epoch, like the next two fields."""
+    """When this attempt's process group was formed. This and the next two fields are in seconds since the epoch."""
     restored_at: Optional[float] = None
-    """When this attempt's initial state was ready, either a checkpoint's or a new one."""
+    """When this attempt's initial state was ready, whether it is a checkpoint's or a new one."""
     first_step_at: Optional[float] = None
     """When this attempt's first step was finished."""
     message: str = ""
@@ -87,7 +88,7 @@ _NUMBERS = {name: values.camel(name) for name in RankProgress._fields if name no
 
 
 def parse_rank_progress(value: object) -> dict[int, RankProgress]:
-    """Returns the `ranks` of a progress line. Raises ProtocolError with the field that is wrong."""
+    """Returns the `ranks` of a progress line. Raises ProtocolError that names the wrong field."""
     return {rank: RankProgress.parse(data) for rank, data in ranks_of(value, "progress.ranks").items()}
 
 
@@ -131,29 +132,29 @@ class RankState(NamedTuple):
     step: Optional[int] = None
     section: str = ""
     silent_seconds: Optional[float] = None
-    """The time since its last progress; None if the rank never wrote any."""
+    """The time since the rank's last progress; None if the rank isn't watched."""
     limit_seconds: float = 0.0
-    """How long the rank may be silent in its present section; 0: without limit."""
+    """How long the rank may be silent in its present section; 0: there is no limit."""
     limit: str = ""
-    """The setting that the limit comes from."""
+    """The name of the setting that determines the limit."""
     patient: bool = False
-    """Whether the limit is longer than a step's: the limit of the first step, or a section's own."""
+    """Whether the limit is longer than a step's limit, because it is the first step's or a section's own limit."""
     state: str = ""
     """The kernel's letter for the state of the rank's process: T (stopped), D (waiting for a device), X (gone)."""
     collective: Optional[int] = None
-    """The collective that the rank has entered last, by torch's flight recorder."""
+    """The number of the collective that the rank entered last, according to torch's flight recorder."""
     waits: str = ""
     """The kind of wait that the main thread's stack shows, one of WAITS; empty without a stack."""
     pending: bool = False
-    """Whether the rank has entered a collective that is unfinished, by torch's flight recorder."""
+    """Whether a collective that the rank has entered is unfinished, according to torch's flight recorder."""
     unreported: int = 0
     """How many steps the rank may have done since its last report, because it doesn't report every step."""
     text: str = ""
-    """The stacks of all its threads and the kernel's view of them, as text for people."""
+    """The stacks of all the rank's threads and the kernel's view of them, as text for people."""
 
     @classmethod
     def parse(cls, data: object, most: int = limits.MAX_EVIDENCE_BYTES) -> RankState:
-        """Parse and bound a rank's state, and its text to `most` characters. Raises ProtocolError."""
+        """Parse a rank's state, and limit its text to `most` characters. Raises ProtocolError."""
         if not isinstance(data, Mapping):
             raise ProtocolError(f"evidence.ranks: {values.shown(data)} is not an object")
         return cls(
@@ -179,7 +180,7 @@ class RankState(NamedTuple):
 
 
 def parse_rank_states(value: object) -> dict[int, RankState]:
-    """Returns the `ranks` of an evidence line, with a common limit for their texts. Raises ProtocolError."""
+    """Returns the `ranks` of an evidence line. All texts together are limited. Raises ProtocolError."""
     found: dict[int, RankState] = {}
     left = limits.MAX_EVIDENCE_BYTES
     for rank, data in ranks_of(value, "evidence.ranks").items():

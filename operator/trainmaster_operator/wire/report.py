@@ -1,6 +1,6 @@
-"""A report is a worker's state in an attempt, used in the stream, the saved report and the termination message.
+"""A report describes a worker's state in an attempt. It is streamed, saved, and written as the termination message.
 
-The kubelet shows the reason for a worker's end and the agent's exit code, and the job's rules match both.
+The kubelet shows the reason for a worker's end and the agent's exit code. The job's rules match both.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FAILURE_REASONS = frozenset(
         *("LaunchError", "Usage", "AgentLost", "Diverged"),
     }
 )
-"""The reasons of a failure that an agent may report."""
+"""The reasons that an agent may report for a failure."""
 
 EXIT_FINISHED = 0
 EXIT_USAGE = 64
@@ -34,17 +34,17 @@ EXIT_KILLED = 137
 EXIT_TERMINATED = 143
 """128 + SIGTERM: the agent has stopped as requested."""
 EXIT_BY_REASON = {"LaunchError": 65, "MasterUnreachable": 66, "PreflightMismatch": 67, "Hung": 68, "AgentLost": 69}
-"""The exit codes for failures that the agent itself finds; after any other failure it exits with the child's code."""
+"""The agent's exit codes for failures that it finds itself. After any other failure it exits with the child's code."""
 REASON_BY_EXIT_CODE = {
     EXIT_USAGE: "Usage",
     EXIT_TERMINATED: "Stopped",
     **{code: reason for reason, code in EXIT_BY_REASON.items()},
 }
-"""Used if a termination message was lost."""
+"""The reasons that are used if a termination message was lost."""
 
 
 class Report(NamedTuple):
-    """Report is a worker's state in one attempt; `at` is in seconds since the epoch, by its machine's clock."""
+    """Report is a worker's state in one attempt. `at` is in seconds since the epoch, by the worker's clock."""
 
     attempt: int
     worker: int
@@ -56,18 +56,18 @@ class Report(NamedTuple):
     exit_code: Optional[int] = None
     signal: Optional[int] = None
     reason: str = ""
-    """Why the worker failed. With `Starting` or `Running`: why a rank failed before it joined the others."""
+    """Why the worker failed. If the state is `Starting` or `Running`: why a rank failed before it joined the others."""
     error: str = ""
     at: float = 0.0
     culprit: bool = True
-    """False if the ranks only suffered from another's end."""
+    """False if the ranks only failed because of another rank's end."""
     environment: str = ""
-    """GPUs, driver and libraries of the ranks, as far as they are known."""
+    """The ranks' GPUs, driver and libraries, as far as they are known."""
     able: bool = False
-    """Whether all ranks of this worker that are in the group can continue in another attempt; once a rank has failed,
-    whether the others can."""
+    """Whether all ranks of this worker that are in the group can continue in another attempt. Once one of them has
+    failed: whether all other ranks can."""
     ready: bool = False
-    """Whether all ranks of this worker that are absent from the group have started, and wait to join."""
+    """Whether there are ranks of this worker that are absent from the group, and all of them are waiting to join."""
 
     @property
     def ended(self) -> bool:
@@ -120,7 +120,7 @@ class Report(NamedTuple):
     def termination_message(self) -> str:
         """Returns one line of JSON, at most 4,000 bytes.
 
-        If the error is too long, its beginning is cut off, because its end names the cause.
+        If the error's text is too long, its beginning is cut off, because the last lines name the cause.
         """
         error = self.error
         while True:
@@ -131,13 +131,13 @@ class Report(NamedTuple):
 
 
 def merge(known: Report | None, report: Report) -> Report:
-    """Returns the report that counts for a worker's attempt after another one has arrived by any route.
+    """Returns which of two reports counts for a worker's attempt, the known one or one that has just arrived.
 
-    An end wins over any earlier state. A report of how the ranks ended wins over a report that only says that the agent
-    was lost, in either order: the latter comes from an agent that restarted without a saved end, or from a leader whose
-    follower is silent. Otherwise the later end wins, because agents correct themselves: they often see a bystander's
-    broken connection before the exit of the rank that caused it. Another pod's report replaces the earlier pod's, but a
-    finished worker stays finished.
+    An end wins over any earlier state. A report of how the ranks ended wins over a report that the agent was lost,
+    whichever arrives first. The second kind comes from an agent that restarted without a saved end, or from a leader
+    whose follower is silent. Otherwise the later end wins, because agents correct themselves: they often see the broken
+    connection of a rank that isn't at fault before the exit of the rank at fault. Another pod's report replaces the
+    earlier pod's, but a finished worker stays finished.
     """
     if known is None or not known.ended:
         return report

@@ -1,7 +1,7 @@
-"""Both sides compute an assignment's signed text, a key's id, and the token of a job's agents in the same way.
+"""Both sides use this module for an assignment's signed text, a key's id, and the token of a job's agents.
 
-The operator uses `cryptography` for Ed25519. The agent has its own code (agent/ed25519.py), because users' images may
-lack such a library.
+For Ed25519, the operator uses the library `cryptography`. The agent has its own code (agent/ed25519.py), because users'
+images may lack such a library.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def key_id(public_key: bytes) -> str:
 
 
 def job_token(agents_secret: str, job_uid: str) -> str:
-    """Returns the token for the port of a job's agents; empty without a Secret, so that the port accepts no request."""
+    """Returns the token for the port of a job's agents; empty without a secret: the port then accepts no request."""
     if not agents_secret:
         return ""
     # Imported here, because it costs 3 ms of an agent's start and is needed only later.

@@ -12,12 +12,12 @@ from trainmaster_operator.wire.report import Report
 from trainmaster_operator.wire.values import ProtocolError
 
 _HEAD_BYTES, _TIME_BYTES = 512, 14
-"""The room for the JSON around the lines, and for each line's time."""
+"""The bytes reserved in an output line for the JSON around the lines, and for each line's time."""
 _LEAST_BYTES = 1_024
 
 
 class WorkerLine(NamedTuple):
-    """WorkerLine contains a known agent's pod uid, and the highest attempt that the agent has seen."""
+    """WorkerLine contains the pod uid of an agent that the leader knows, and the highest attempt seen by that agent."""
 
     worker: int
     uid: str
@@ -40,7 +40,7 @@ class WorkerLine(NamedTuple):
 
 
 class Hello(NamedTuple):
-    """Hello, the first line, names the leader and its known workers."""
+    """Hello, the first line, names the leader and the workers that it knows."""
 
     leader: int
     uid: str
@@ -65,7 +65,7 @@ class Hello(NamedTuple):
 
 
 class ReportLine(NamedTuple):
-    """ReportLine contains a worker's report and its number; the leader numbers the reports from its start on."""
+    """ReportLine contains a worker's report and the report's number; a leader counts the reports since its start."""
 
     seq: int
     report: Report
@@ -78,7 +78,7 @@ class Recovery(NamedTuple):
     """Recovery contains the end of each phase, in seconds after the fault by the worker's clock; None if unknown."""
 
     detected: Optional[float] = None
-    """When the worker detected the fault. More than 0 only for a hang, which began at the last progress."""
+    """When the worker detected the fault. This is 0 except for a hang, which began at the last progress."""
     assigned: Optional[float] = None
     """When the next attempt's assignment arrived."""
     stopped: Optional[float] = None
@@ -88,7 +88,7 @@ class Recovery(NamedTuple):
     joined: Optional[float] = None
     """When the ranks had formed their process group."""
     restored: Optional[float] = None
-    """When the ranks had the state that they continue from."""
+    """When the ranks had restored the state from which they continue."""
     first_step: Optional[float] = None
     """When the ranks had finished their first step."""
 
@@ -106,7 +106,7 @@ class Recovery(NamedTuple):
 
 
 class ProgressLine(NamedTuple):
-    """ProgressLine contains the progress of a worker's ranks; `more`: its next line contains further ranks."""
+    """ProgressLine contains the progress of a worker's ranks. `more`: the worker's next line contains further ranks."""
 
     attempt: int
     worker: int
@@ -122,7 +122,7 @@ class ProgressLine(NamedTuple):
 
 
 class EvidenceLine(NamedTuple):
-    """EvidenceLine contains the states of a worker's ranks; `more`: its next line contains further ranks."""
+    """EvidenceLine contains the states of a worker's ranks. `more`: the worker's next line contains further ranks."""
 
     attempt: int
     worker: int
@@ -130,7 +130,7 @@ class EvidenceLine(NamedTuple):
     at: float = 0.0
     more: bool = False
     request: str = ""
-    """The request for stacks that this line answers; empty in the diagnosis of a stall."""
+    """The operator's request for stacks that this line answers; empty in the diagnosis of a stall."""
 
     def to_wire(self) -> dict[str, Any]:
         request = {"request": self.request} if self.request else {}
@@ -138,7 +138,7 @@ class EvidenceLine(NamedTuple):
 
 
 class OutputLine(NamedTuple):
-    """OutputLine is the end of a worker's container log, up to attempt `attempt`."""
+    """OutputLine contains the last lines of a worker's container log, up to the end of attempt `attempt`."""
 
     attempt: int
     worker: int
@@ -177,7 +177,7 @@ class OutputLine(NamedTuple):
 
 
 class Ping(NamedTuple):
-    """Ping is a sign of life, a line of an unknown kind from a newer agent, or an impossible line for this job."""
+    """Ping is a sign of life. Lines of unknown kinds, or that are impossible in this job, are also parsed as a Ping."""
 
     def to_wire(self) -> dict[str, Any]:
         return {"type": "ping"}
@@ -229,7 +229,7 @@ def parse_ranks_line(data: Mapping[str, Any]) -> ProgressLine | EvidenceLine:
 
 
 def split(line: RanksLine) -> list[RanksLine]:
-    """Splits a line into lines of at most MAX_RANKS_IN_LINE ranks, in order; one line if there are no ranks."""
+    """Splits a line into lines of at most MAX_RANKS_IN_LINE ranks, in order. Without ranks there is one line."""
     ranks, most = sorted(line.ranks), limits.MAX_RANKS_IN_LINE
     pieces = [ranks[at : at + most] for at in range(0, len(ranks), most)] or [[]]
     last = len(pieces) - 1
@@ -251,12 +251,12 @@ def _ranks_to_wire(line: ProgressLine | EvidenceLine) -> dict[str, Any]:
 
 
 def output_share(workers: int) -> int:
-    """Returns the longest output line of each of `workers` workers, so that a leader can keep them all [bytes]."""
+    """Returns the limit of a worker's output line in bytes, so that a leader can keep the lines of all `workers`."""
     return max(_LEAST_BYTES, min(limits.MAX_OUTPUT_BYTES, limits.MAX_KEPT_OUTPUT_BYTES // max(workers, 1)))
 
 
 def newest_lines(lines: Iterable[tuple[int, str]], limit: int) -> list[tuple[int, str]]:
-    """Returns the last lines, with their times, that fit in an output line of at most `limit` bytes."""
+    """Returns the last lines and their times, as many as fit into an output line of at most `limit` bytes."""
     kept: list[tuple[int, str]] = []
     left = limit - _HEAD_BYTES
     for time, line in reversed(list(lines)):
@@ -273,11 +273,12 @@ class LineBuffer:
     def __init__(self, longest: int = limits.MAX_LINE_BYTES) -> None:
         self._longest = longest
         self._rest = bytearray()
-        # These bytes of the rest contain no line end, so a line that arrives byte by byte is searched only once.
+        # This many bytes of the unfinished line were already searched for a line end, so that a line that arrives byte
+        # by byte is searched only once.
         self._searched = 0
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """Returns the lines that are complete now. Raises ProtocolError if one is too long."""
+        """Returns the lines that are complete now. Raises ProtocolError if a line is too long."""
         self._rest += chunk
         while (end := self._rest.find(b"\n", self._searched)) >= 0:
             line = bytes(self._rest[:end])

@@ -1,9 +1,9 @@
-"""These readers read untrusted JSON: from ranks, agents, annotations, statuses, and anyone who may edit an object.
+"""These readers read untrusted JSON from ranks, agents, annotations, statuses, and anyone who may edit an object.
 
-Well-formed JSON can still break a naive reader: `int(Infinity)`, `math.isfinite(10**400)` and `float(10**400)` raise
-OverflowError, `int("9" * 5000)` ValueError, `json.loads` of lists a thousand deep RecursionError, and printing a lone
-surrogate UnicodeEncodeError. So every value passes one of these readers. For an implausible value they return None, an
-empty value or a shortened one, or raise ProtocolError.
+Well-formed JSON can still break a naive reader. `int(Infinity)`, `math.isfinite(10**400)` and `float(10**400)` raise
+OverflowError, and `int("9" * 5000)` raises ValueError. `json.loads` raises RecursionError for lists that are nested a
+thousand deep, and printing a lone surrogate raises UnicodeEncodeError. So every value passes one of these readers. For
+an implausible value, a reader returns None, an empty value or a shortened one, or raises ProtocolError.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# All JSON readers read integers up to this one exactly.
+# All JSON readers read integers up to this number exactly.
 MAX_WHOLE = 2**53
-# No loss, rate or count of seconds is larger, and the sum of a million of them is still finite.
+# No loss, rate or number of seconds is larger than this, and the sum of a million such numbers is still finite.
 MAX_NUMBER = 1e100
 # The end of the year 9999, `datetime`'s limit, in seconds since the epoch.
 MAX_TIME = 253_402_300_799.0
@@ -61,12 +61,12 @@ def number(value: object) -> float | None:
 
 
 def whole(value: object, most: int = MAX_WHOLE) -> int | None:
-    """Returns the value if it is a whole number from 0 to below `most`, else None. True and 1.0 aren't."""
+    """Returns the value if it is an integer from 0 to below `most`, else None, even for True and 1.0."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < most else None
 
 
 def decimal(value: object, most: int) -> int | None:
-    """Returns the number if the value is ASCII digits (as in labels and names) and below `most`, else None."""
+    """Returns the number if the value consists of ASCII digits (as in labels) and is below `most`, else None."""
     if not isinstance(value, str) or not value.isascii() or not value.isdecimal() or len(value) > 16:
         return None
     return whole(int(value), most)
@@ -91,9 +91,9 @@ def text(value: object, limit: int | None = 1_000) -> str:
 
 
 def last_lines(error: str, limit: int) -> str:
-    """Returns an error's last lines, at most `limit` characters. Long lines are cut at their end.
+    """Returns an error's last lines, at most `limit` characters. Long lines are shortened at their end.
 
-    An error's last line states the error, and its first words name the exception.
+    The last line of an error's text states the error, and begins with the exception's name.
     """
     if len(error) <= limit:
         return error
@@ -111,7 +111,7 @@ def last_lines(error: str, limit: int) -> str:
 
 
 def shown(value: object) -> str:
-    """Formats a value for a message: short, on one line, and without ever raising."""
+    """Formats a value for a message as a short text on one line. Never raises an exception."""
     if isinstance(value, str):
         return repr(text(value, 40))
     if isinstance(value, Mapping):

@@ -1,11 +1,11 @@
 """A hung rank lives but makes no progress; this package finds what ranks wait for, and which rank the others wait for.
 
-Pure, in this order:
+These modules are pure; read them in this order:
 
 - `detection` finds which of all ranks stopped first, or that there is good reason to wait.
 - `diagnosis` contains the leader's part (the question to all workers, their answers, the conclusion) and the worker's
   part: when to ask, when to judge without the leader, when to report.
 
-Two parts use files and processes: `watch` carries out the decisions of `diagnosis`. It reads `agent/progress` through
-`observation`, and collects `evidence`.
+The other modules use files and processes. `watch` carries out the decisions of `diagnosis`; it reads the ranks'
+progress (`agent/progress`) through `observation`, and their stacks through `evidence`.
 """

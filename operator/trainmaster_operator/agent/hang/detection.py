@@ -1,9 +1,9 @@
-"""This module finds the rank of a stalled job that stopped first and that all the others wait for.
+"""In a stalled job, this module finds the rank that stopped first, for which all the others wait.
 
 It only watches ranks whose progress is known, because otherwise the duration of their steps is unknown. Often only rank
-0 reports progress, and then represents all ranks: when it is over its limit, it may be waiting for any other rank, and
-the evidence of all ranks (collectives, stacks, the kernel's state) decides. Everything here is pure; `evidence`
-collects the data.
+0 reports progress; then it represents all ranks. If rank 0 is over its limit, it may itself be waiting for any other
+rank, so the evidence of all ranks (collectives, stacks, the kernel's state) decides. Everything here is pure;
+`evidence` collects the data.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from typing import NamedTuple, Optional
 from trainmaster_operator.agent.process.stacks import threads_of
 from trainmaster_operator.wire.ranks import RankState
 
-# A rank's main thread has these frames, as printed by faulthandler or py-spy, while it waits for its peers.
+# While a rank waits for its peers, its main thread has these frames, as printed by faulthandler or py-spy.
 _COLLECTIVES = r"torch/distributed/|_engine_run_backward|in barrier\b"
-# The main thread has these frames while it waits for its device. Most such functions are written in C and have no frame
-# (Tensor.item), so the script's line of the newest frame counts too, but only if the rank uses a device.
+# While a rank waits for its device, its main thread has these frames. Most functions that wait for a device are written
+# in C and have no frame (Tensor.item). So the newest frame's source line counts too, but only if the rank uses a
+# device.
 _SYNCHRONIZES = r"torch/(?:cuda|xpu|npu|accelerator)/[^\n]*\bsynchronize\b|\bsynchronize \(torch/"
 _READS_DEVICE = (
     r"\.(?:item|tolist|cpu|synchronize|nonzero)\(|\.to\([^)]*cpu|\b(?:float|int|bool)\("
@@ -28,7 +29,7 @@ NEWEST_FRAMES = 6
 
 
 class Classification(NamedTuple):
-    """Classification contains the rank that stopped first and a message about it, or the number of seconds to wait."""
+    """Classification contains the rank that stopped first and a message about that rank, or the seconds to wait."""
 
     rank: int
     message: str
@@ -50,7 +51,7 @@ def steps_of(state: RankState) -> int:
 
 
 def _most_steps(state: RankState) -> int:
-    """Returns the upper limit of a rank's finished steps."""
+    """Returns the most steps that a rank may have finished."""
     return steps_of(state) + state.unreported
 
 
@@ -58,12 +59,12 @@ def classify_stall(ranks: Mapping[int, RankState]) -> Optional[Classification]:
     """Returns which of all known ranks stopped first; None if no rank is over its limit.
 
     The criteria, in order: a stopped process; the fewest steps; the fewest collectives entered; a process that waits in
-    the kernel for a device; a rank that waits for no other (`_innocence`); the longest silence. After the first
-    criterion there is an exception: no rank hangs while any rank is in a long operation, within its limit, and has
-    done at most as many steps as the ranks that wait for it.
+    the kernel for a device; a rank that waits for no other (`_innocence`); the longest silence. There is an exception
+    after the first criterion. A rank in a long operation may still be within its limit, and have done at most as many
+    steps as each rank that is over its limit. Then no rank counts as hung.
 
-    A rank may have done more steps than it reports, so all ranks that may have done the fewest pass to the next
-    criterion.
+    A rank may have done more steps than it reports, so the next criterion compares all ranks that may have done the
+    fewest.
     """
     late = [state for state in ranks.values() if is_over(state)]
     if not late:
@@ -79,7 +80,7 @@ def classify_stall(ranks: Mapping[int, RankState]) -> Optional[Classification]:
     fewest = min(map(_most_steps, watched.values()))
     behind = {rank: state for rank, state in watched.items() if steps_of(state) <= fewest}
     counted = all(state.collective is not None for state in behind.values())
-    # The others' steps are unknown, so they are compared with the ranks that have done the fewest.
+    # The steps of unwatched ranks are unknown, so these are compared with the watched ranks that have done the fewest.
     others = {rank: state for rank, state in ranks.items() if rank not in watched}
     if not any(map(is_over, behind.values())):
         others = {}
@@ -106,10 +107,10 @@ def classify_stall(ranks: Mapping[int, RankState]) -> Optional[Classification]:
 
 
 def waits_for(stacks: str, line: str, *, has_device: bool, alone: bool) -> str:
-    """Returns what the main thread waits for by its newest frames, one of WAITS; empty without a stack.
+    """Returns what the main thread waits for, one of WAITS, judged by its newest frames; empty without a stack.
 
-    `line`: the script's line of the newest frame. `alone`: the rank is the only one of its job, so an apparent
-    collective is a wait for the device.
+    `line`: the newest frame's source line. `alone`: the rank is the only one of its job, so if it seems to wait in a
+    collective, it waits for its device.
     """
     threads = threads_of(stacks)
     if not threads:
@@ -128,7 +129,7 @@ def _waits_for_others(state: RankState) -> bool:
 
 
 def _innocence(state: RankState) -> int:
-    """Returns the certainty that a rank waits for others."""
+    """Returns how certain it is that a rank waits for others, from 0 to 3."""
     # A rank that is known to do something else is a stronger suspect than a rank without stacks.
     return 3 if _waits_for_others(state) else {"": 2, "device": 1}.get(state.waits, 0)
 

@@ -5,8 +5,9 @@ most ANSWER_SECONDS for their answers, and sends all of them the conclusion. Thi
 rank reports, or `patience`. If a worker has sent nothing since the question, and isn't known to be ahead of the others,
 it is blamed first, and the leader reports it as lost.
 
-A worker leaves a leader that doesn't answer, and asks the next one. If there is no conclusion within ALONE_SECONDS, the
-worker judges by its own ranks alone: reporting the wrong rank is better than reporting no hang.
+If a leader doesn't answer, the worker leaves it and asks the next leader. If there is no conclusion within
+ALONE_SECONDS, the worker judges by its own ranks alone, because reporting the wrong rank is better than reporting no
+hang.
 """
 
 from __future__ import annotations
@@ -82,8 +83,8 @@ class Diagnosis:
     def conclude(self, silent: Mapping[int, Optional[int]]) -> Optional[Union[Hung, Patience, SilentWorkers]]:
         """Close, and return the conclusion; None if no rank is over its limit.
 
-        `silent`: the workers without an answer, and each one's steps by its last progress: -1 if it never reported any,
-        None if it has sent anything else since the question.
+        `silent` maps each worker without an answer to its steps, by its last progress. The steps are -1 if the worker
+        never reported any, and None if it has sent anything else since the question.
         """
         question = self.question
         self.close()
@@ -103,7 +104,7 @@ class Diagnosis:
 
 
 STATE_BYTES = 250
-"""A rank's share of a line without the rank's text."""
+"""The bytes that a rank's state takes in a line, without the rank's text."""
 ALONE_SECONDS = ANSWER_SECONDS + 1.0
 REJOIN_SECONDS = 2.0
 """The time until all workers have found the next leader: each unresponsive host costs a second (network/joining.py)."""
@@ -142,7 +143,7 @@ class Stall:
         self._collecting = False
         self._collected: Optional[Mapping[int, RankState]] = None
         self._quiet_until = -math.inf
-        """When a new stall may begin, on the monotonic clock."""
+        """The earliest time for a new stall, on the monotonic clock."""
         self._has_leader = False
         self._answered = False
         self._left_leader = False
@@ -200,7 +201,7 @@ class Stall:
     def _judge(self, leader: Optional[int], now: float) -> list[StallAction]:
         """Ask the next leader, or conclude from this worker's own ranks, because no conclusion has arrived."""
         self.deadline = math.inf
-        # A worker that leads itself can't leave its leader.
+        # If this worker leads, it can't leave its leader.
         another = leader is not None and leader != self._worker
         if self._has_leader and not self._answered and not self._left_leader and another:
             self._left_leader = self._rejoining = True

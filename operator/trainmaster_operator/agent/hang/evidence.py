@@ -1,8 +1,8 @@
 """The evidence in a stall consists of the state of each of the worker's ranks, with the stacks of all its threads.
 
-The agent asks all ranks at once. It waits until all have answered, but at most STACKS_SECONDS, or the time of a first
-dump if they have a flight `recorder`. If a rank can't print its stacks, `py-spy` prints them, provided that the image
-contains it and the kernel allows it. The kernel's view is always added.
+The agent asks all ranks at once. It waits for all answers, but at most STACKS_SECONDS for stacks and ANSWER_SECONDS for
+the dumps of flight recorders (`recorder`). If a rank can't print its stacks, `py-spy` prints them, provided that the
+image contains `py-spy` and the kernel allows it to read the process. The kernel's view is always added.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class RankEvidence:
             self._recorder = recorder
 
     def read_stacks(self) -> bool:
-        """Read the output since the question; returns whether there is more than before."""
+        """Read the output since the question; returns whether it contains more stacks than before."""
         printed = "".join(tail_of(path, MAX_STACKS_BYTES, size) for path, size in self._sizes.items())
         if printed == self.stacks or not has_stacks(printed):
             return False
@@ -93,7 +93,7 @@ class RankEvidence:
         return True
 
     def read_recorder(self) -> bool:
-        """Read the flight recorder's answer; returns whether no answer is missing."""
+        """Read the flight recorder's answer; returns False while the answer is missing."""
         if self._recorder is not None:
             self._recorded = self._recorder.answer() or self._recorded
         return self._recorder is None or self._recorded is not None
@@ -109,14 +109,14 @@ class RankEvidence:
         return state._replace(
             state=self._state,
             collective=None if recorded is None else recorded.collective,
-            # A collective without peers waits for the device's earlier work.
+            # If the rank is alone, its collective has no peers and waits for the device's earlier work.
             waits="device" if alone and pending else waits,
             pending=pending and not alone,
             text="\n".join(filter(None, [process, waits_in, main_thread_first(self.stacks), *threads])),
         )
 
     def _read_line(self) -> None:
-        """Read the source line of a rank that uses a device. A thread does it, because the file's volume may hang."""
+        """Read the source line of a rank that uses a device, in a thread, because the file's volume may hang."""
         frame = newest_frame(self.stacks)
         if not self._has_device or frame is None or frame in self._lines:
             return

@@ -21,7 +21,8 @@ LINE_SECONDS = 1.0
 POLL_SECONDS = 0.25
 """The time between two reads of the progress files."""
 FIRST_POLLS_SECONDS = 0.05
-"""The same until the ranks are up. It is shorter, because the restart's reported time ends then."""
+"""The time between two reads until the ranks are up. It is short because the reported duration of a restart ends when
+the ranks are up."""
 SLOWER_AFTER_SECONDS = 2.0
 """A rank that joins may load for minutes, so after this time its file is read less and less often."""
 JUST_OVER_SECONDS = 0.005
@@ -31,12 +32,12 @@ UP_SECONDS = 1.0
 
 
 class Observation:
-    """Observation observes an attempt's ranks. Those of a continued attempt are up once they are in its group."""
+    """Observation observes an attempt's ranks. In a continued attempt, ranks count as up once they are in its group."""
 
     def __init__(self, settings: AgentSettings, run: RunProcesses) -> None:
         self._settings = settings
         self._attempt = run.attempt
-        # In a new group the ranks' limit of silence starts again.
+        # When ranks continue in a new group, their silence is counted from the present time on.
         self._started_at = started_at = time.monotonic() if run.regrouped_at else run.started_at
         self._own = run.ranks
         self._present = [run.ranks[local_rank] for local_rank in run.present]
@@ -92,16 +93,16 @@ class Observation:
         return None
 
     def finish(self, now: Now) -> Optional[ProgressLine]:
-        """Returns the ranks' last progress, because their end is about to be reported, or they are gone."""
+        """Returns the last progress of ranks that are gone, or whose end is about to be reported."""
         self.refresh(now.steady)
         return self._line(now) if self._unpublished else None
 
     def refresh(self, now: float) -> None:
-        """Read the sources again before a decision, so that it doesn't compare ranks by old data."""
+        """Read the sources again before a decision, so that the decision doesn't use old data."""
         self._unpublished = self.sources.poll(now) or self._unpublished
 
     def states(self, now: float) -> dict[int, RankState]:
-        """Returns the present states of this worker's training ranks, by their known progress."""
+        """Returns the present states of this worker's ranks in the group, without those that wait for lost ranks."""
         return {rank: self.sources.state(rank, now) for rank in self._present if not self._is_idle(rank)}
 
     def _is_idle(self, rank: int) -> bool:
@@ -111,12 +112,12 @@ class Observation:
 
     @property
     def first_step_at(self) -> Optional[float]:
-        """Returns when all ranks with known progress had finished their first step; None if any hasn't."""
+        """Returns when the last rank with known progress finished its first step; None if any hasn't."""
         done = {rank: at for rank, at in self.sources.first_step_at.items() if rank in self._present}
         return max(done.values()) if done and len(done) == len(self.ranks) else None
 
     def _until_over(self, now: float) -> float:
-        """Returns the seconds until the next rank exceeds its limit if it stays silent."""
+        """Returns the seconds until a rank exceeds its limit, if all ranks stay silent."""
         watched = (state for state in self.states(now).values() if state.limit_seconds and not is_over(state))
         left = (state.limit_seconds - (state.silent_seconds or 0.0) for state in watched)
         return min(left, default=math.inf) + JUST_OVER_SECONDS

@@ -50,18 +50,18 @@ class RankWatch:
         self._first = run.ranks[0]
         self.observation = Observation(settings, run)
         self._continuing: tuple[Mapping[int, str], Mapping[int, int]] = {}, {}
-        """The ranks' readiness to continue, and their groups, as sent last."""
+        """The ranks' readiness to continue and their groups, as they were last sent."""
         self._stall = Stall(run.attempt, settings.worker, run.ranks)
         self._pending: dict[str, tuple[CollectedEvidence, Collected]] = {}
-        """The evidence that is being collected, and its use: for the diagnosis, for an operator (`request`), or because
-        a rank should have been ready to join (`unready`)."""
+        """The evidence that is being collected, and the purpose of each: the diagnosis, an operator's request, or a
+        rank that should have been ready to join (`unready`)."""
         self._evidence: Optional[CollectedEvidence] = None
         """The evidence collected last for the diagnosis."""
         self._states: dict[int, RankState] = {}
         """The ranks' states when the evidence was complete."""
         self._provoked: Optional[tuple[FailHung, CollectedEvidence]] = None
-        """The hang to report once the provoked rank has had time to print, and the evidence collected for it. By then
-        the leader may have asked for other evidence."""
+        """The hang to report once the provoked rank has had time to print its stacks, and the evidence of this hang,
+        which is kept here because the leader may ask for other evidence meanwhile."""
 
     @property
     def deadline(self) -> float:
@@ -87,12 +87,12 @@ class RankWatch:
             self._perform(self._stall.receive(message, now.steady), now)
 
     def finish(self, now: Now) -> Optional[events.Progressed]:
-        """Returns the ranks' last progress, because their end is about to be reported, or they are gone."""
+        """Returns the last progress of ranks that are gone, or whose end is about to be reported."""
         line = self.observation.finish(now)
         return None if line is None else events.Progressed(line, self.observation.first_step_at)
 
     def conclude(self, now: Now) -> Optional[events.AttemptFailed]:
-        """Returns why the attempt failed, once a provoked rank has had time to print its stacks."""
+        """Returns the attempt's failure, once a provoked rank has had time to print its stacks."""
         if self._provoked is None:
             return None
         hung, evidence = self._provoked
@@ -153,7 +153,7 @@ class RankWatch:
         self._perform(self._stall.collected(evidence.complete(self._states), now), now)
 
     def _answer_request(self, request: Collect, evidence: CollectedEvidence, now: Now) -> None:
-        """Answer an operator; this has no other consequence."""
+        """Send an operator the evidence that it requested; this has no other consequence."""
         ranks = within(evidence.complete(self._present_states(now)), request.bytes)
         self._send(EvidenceLine(self._run.attempt, self._settings.worker, ranks, now.wall, request=request.request))
 

@@ -1,6 +1,6 @@
-"""This is the agent's library for users' own scripts: `trainloop.recovery` and `trainloop.progress`.
+"""This module gives users' own scripts the agent's library: `trainloop.recovery` and `trainloop.progress`.
 
-If the image or the job has its own `trainloop`, that one is imported instead.
+If the image or the job has its own `trainloop`, Python imports that package instead.
 """
 
 import os
@@ -9,7 +9,7 @@ import sys
 _this = sys.modules.pop(__name__)
 _folder = os.path.dirname(os.path.dirname(__file__))
 _at = sys.path.index(_folder)
-# This path contains only trainloop, so removing it for a moment doesn't disturb other threads' imports.
+# This folder contains only trainloop, so other threads' imports don't need it while it is removed from the path.
 del sys.path[_at]
 try:
     __import__(__name__)

@@ -1,14 +1,15 @@
-"""The agent's connections: its port, a leader's connections to its followers, and a follower's to its leader.
+"""This package contains the agent's port, and the connections between a leader and its followers.
 
-Some modules are pure state machines: they take an event and the time, and act through an interface (`connections`).
-In this order:
+These modules are pure. The leader and the follower take an event and the time, and act through an interface
+(`connections`):
 
-- `leader`: the table of `workers` with each one's last lines for operators, and the messages to followers.
-- `follower`: when to try which host, which leader to follow, and when to leave it.
-- `metrics`: the page for Prometheus.
+- `leader` keeps the table of `workers`, with the last lines of each worker for operators, and sends messages to
+  followers.
+- `follower` decides when to try which host, which leader to follow, and when to leave the leader.
+- `metrics` renders the page for Prometheus.
 
-Others use sockets:
+The other modules use sockets:
 
 - `network` owns all connections, and lets the leader and the follower decide about them.
-- `server` is the agents' port; `joining` is one try to join a leader.
+- `server` listens on the agents' port; `joining` is one try to join a leader.
 """

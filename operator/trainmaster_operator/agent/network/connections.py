@@ -24,7 +24,7 @@ class Connections(Protocol):
         """Close a connection; its end isn't reported."""
 
     def deliver(self, message: Delivery) -> None:
-        """Give the planner a message of the leader, or the news that this worker has joined one."""
+        """Give the planner a message of the leader, or the event that this worker has joined a leader."""
 
     def try_host(self, host: str) -> None:
-        """Try to join this host, if one is given, instead of the present one; `Follower.tried` takes the result."""
+        """End the present try, and try to join this host unless it is empty; `Follower.tried` takes the result."""

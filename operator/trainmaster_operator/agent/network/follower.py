@@ -1,9 +1,9 @@
 """A follower joins its leader, the first of the assignment's hosts that answers, and returns to earlier hosts.
 
 All agents try the same hosts in the same order, so they meet at the first living host without an election. If all hosts
-before this worker are lost, this worker leads. While the leader isn't the first choice, the follower retries earlier
-hosts, soon at first and then every second. Pure: each method takes an event and the time, and acts through
-`Connections`; `tick` is due at `deadline`.
+before this worker's own are lost, this worker leads. While the leader isn't the first host, the follower retries the
+hosts before the leader's, soon at first and then every second. Pure: each method takes an event and the time, and acts
+through `Connections`; `tick` is due at `deadline`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RETRY_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
 HURRY_SECONDS = 3.0
 HURRIED_RETRY_SECONDS = 0.1
 NO_PLACE = 1 << 31
-"""Stands for no leader in the order of succession, after all workers."""
+"""The place of an unknown leader in the order of succession, after all workers."""
 
 
 class Follower:
@@ -37,14 +37,14 @@ class Follower:
         self._assignment = NO_ASSIGNMENT
         self._peer: Optional[int] = None
         self._introduced = False
-        """Whether this worker was introduced to the leader. Messages from before are sent with the introduction."""
+        """Whether this worker was introduced to the leader. The introduction contains all earlier messages."""
         self._admitted = False
         """Whether the joined leader has sent anything."""
         self._leader_uid = ""
-        """The joined leader's pod, once the leader has sent its uid."""
+        """The uid of the joined leader's pod; empty until the leader has sent it."""
         self._received_at = now
         self._trying: Optional[int] = None
-        """The position, in the list of hosts, of the host that is being tried."""
+        """The index of the host that is being tried, in the assignment's list; None: no try is in progress."""
         self._rounds = 0
         self._retry_at = math.inf
         self._hurried_until = now
@@ -71,14 +71,14 @@ class Follower:
     # Events
 
     def assign(self, assignment: Assignment, now: float) -> None:
-        """Follow a new assignment: stay with the leader if it is still the first choice."""
+        """Follow a new assignment; stay with the leader if it is still the first host that answers."""
         before, self._assignment = self._assignment, assignment
         if not self._may_join:
             self.leader = self._worker
             return
         self.send(Seen(assignment.attempt))
         if self._is_old_pod():
-            # The leader's worker has a new pod. The old one may still run on an unreachable node.
+            # The leader's worker has a new pod. The joined pod may still run on an unreachable node.
             self._lose(now)
         elif before.hosts != assignment.hosts:
             if self.leader not in assignment.workers:
@@ -98,13 +98,13 @@ class Follower:
             self._lose(now)
 
     def introduce(self, messages: Iterable[FollowerMessage]) -> None:
-        """Introduce this worker to a newly joined leader, with everything that the leader can't know yet."""
+        """Introduce this worker to a newly joined leader: send everything that the leader can't know yet."""
         self._introduced = True
         for message in messages:
             self.send(message)
 
     def tried(self, peer: Optional[int], resolved: bool, problem: str, now: float) -> None:
-        """Handle the result of the present try, a connection or a problem."""
+        """Handle the result of the present try: `peer` is the connection, or None if there was a problem."""
         position = self._trying
         assert position is not None
         self._trying = None
@@ -143,7 +143,8 @@ class Follower:
             if self._admitted:
                 self._lose(now)
             else:
-                # The leader knows a newer pod of this worker, or has no room for another worker. It would refuse again.
+                # The leader has refused this pod, because it knows a newer pod of this worker, or can't take another
+                # worker. It would refuse again at once.
                 self._leave()
                 self._retry_later(now)
 
@@ -151,7 +152,7 @@ class Follower:
         if now >= self._ping_at:
             self._ping_at = now + PING_SECONDS
             if self._peer is not None and now - self._received_at > SILENCE_SECONDS:
-                # The connection is half-open, because its machine is gone.
+                # The connection is half-open, because the leader's machine is gone.
                 self._lose(now)
             self.send(Ping())
         if now >= self._retry_at:
@@ -164,7 +165,7 @@ class Follower:
         return workers.index(self.leader) if self.leader in workers else NO_PLACE
 
     def _own_place(self) -> int:
-        """Returns this worker's place in the order of succession; behind all hosts if it isn't assigned."""
+        """Returns this worker's place in the order of succession; after all workers if the assignment lacks it."""
         workers = self._assignment.workers
         return workers.index(self._worker) if self._worker in workers else len(workers)
 
@@ -176,7 +177,7 @@ class Follower:
         self._try(0, now)
 
     def _try(self, position: int, now: float) -> None:
-        """Try the next host from `position` on, before this worker and its present leader."""
+        """Try the host at `position`, if it is before this worker and its present leader; else end the round."""
         assignment = self._assignment
         own = self._own_place()
         if position < min(own, self._leader_place()):
@@ -222,6 +223,6 @@ class Follower:
         return bool(self._leader_uid and uids and place < len(uids) and uids[place] != self._leader_uid)
 
     def send(self, message: FollowerMessage) -> None:
-        """Send to the joined leader, unless this worker leads. A newly joined leader gets everything again."""
+        """Send to the joined leader, if there is one. A leader that is joined later gets everything again."""
         if self._peer is not None and self._introduced:
             self._connections.send((self._peer,), json_line(message.to_wire()))

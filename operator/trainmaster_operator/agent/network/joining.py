@@ -1,4 +1,4 @@
-"""Joining is one try to join a host: resolve, connect, request the upgrade. It is bounded in time and never blocks.
+"""A try to join a host resolves its name, connects and requests the upgrade. It is bounded in time and never blocks.
 
 Names are resolved by the hosts file first, then by DNS in a thread, because getaddrinfo(3) can block for many seconds.
 """
@@ -24,7 +24,8 @@ MAX_UPGRADE_BYTES = 4_096
 
 
 Done = Callable[[Optional[PeerConnection], bytes, bool, str], None]
-"""It takes a connection and the bytes after the answer, or None; whether the name was resolved; and the problem."""
+"""A function that takes the connection (None: the try failed), the bytes after the answer, whether the host's name was
+resolved, and the problem."""
 
 
 class Joining:
@@ -150,7 +151,7 @@ def with_master_address(settings: AgentSettings, assignment: Assignment, node_ra
     """Returns the assignment with the master's address in place of its name, if it is known."""
     address = lookup_hosts(settings.hosts_file, assignment.master)
     if assignment.master == assignment.hosts[node_rank]:
-        # Rank 0 doesn't wait for its own name, which DNS or the hosts file may lack for a while.
+        # Rank 0 uses its own address, because DNS and the hosts file may lack its name for a while.
         address = settings.pod_ip or address
     hosts = list(assignment.hosts)
     hosts[assignment.master_place] = address or assignment.master

@@ -1,7 +1,7 @@
 """The leader keeps the table of the job's workers, serves watching operators, and sends its followers orders. Pure.
 
-Every agent has a leader object. It is used on the agent that the others and the operator reach first (the first of
-`hosts`, or the next one if that is lost). Its data needn't outlive the process, because followers send their reports
+Every agent has a leader object. It is used on the agent that the other agents and the operator contact: the first of
+`hosts`, or the next host if that is lost. Its data needn't outlive the process, because followers send their reports
 again when they join. A new stream begins with all kept lines.
 
 Each method takes an event and the time, and acts through `Connections`; `tick` is due at `deadline`.
@@ -31,23 +31,25 @@ PING_SECONDS = 5.0
 SILENCE_SECONDS = 15.0
 """A follower that sends nothing for this long counts as lost, even if its connection is still open."""
 FIRST_STREAM_SECONDS = 3.0
-"""A new agent counts as watched for this long. The operator learns from the kubelet that the container runs, which may
-take over a second, and a script that fails at its first import is faster."""
+"""A new agent counts as watched for this long. The operator only learns from the kubelet that the container runs, which
+may take over a second; a script that fails at its first import ends sooner."""
 RECONNECT_SECONDS = 1.0
 """An operator whose stream broke still counts as watching for this long, so that workers don't exit to report."""
 COLLECT_SECONDS = 1.0
 """The minimum time between two requests for stacks, because a rank pauses while it prints them."""
 REQUESTED_BYTES = 524_288
-"""The limit of all workers' texts for a request for stacks, which an operator keeps in one ConfigMap."""
+"""The limit of all workers' answers to a request for stacks, because the operator keeps the answers in one ConfigMap.
+"""
 MAX_STREAMS = 8
 MAX_PROGRESS_BYTES = 8_388_608
 """The limit of all workers' kept progress."""
 WORKERS_IN_HELLO = 256
-"""Workers in a hello, so that the line stays below its reader's limit of 64 KiB; others follow in separate lines."""
+"""The most workers in a hello, so that the line stays below its reader's limit of 64 KiB. The other workers follow in
+separate lines."""
 
 
 class Leader:
-    """Leader is the table and its rules. `now` is the agent's start, on the monotonic clock."""
+    """Leader contains the table and the rules for it. `now` is the agent's start, on the monotonic clock."""
 
     def __init__(self, settings: AgentSettings, now: float, connections: Connections) -> None:
         self._connections, self._settings = connections, settings
@@ -62,7 +64,7 @@ class Leader:
         self._named: frozenset[int] = frozenset()
         """The assignment's workers."""
         self._present: frozenset[int] = frozenset()
-        """The workers with ranks in the attempt's group."""
+        """The workers that have ranks in the attempt's group."""
         self._assignment_line = b""
         self._progress = KeptLines(MAX_PROGRESS_BYTES)
         self._evidence = KeptLines(2 * MAX_KEPT_EVIDENCE_BYTES)
@@ -137,8 +139,8 @@ class Leader:
     def receive(self, message: joining.FollowerMessage, now: Now, *, leads: bool = True) -> None:
         """Handle a message of this agent's own worker.
 
-        `leads`: whether this agent leads, and so stops a failed attempt. If not, it keeps any worker's report for an
-        operator that watches this agent.
+        `leads`: whether this agent leads. If it doesn't, it only keeps a report, of any worker, for an operator that
+        watches this agent, and doesn't stop the attempt after a failure.
         """
         if isinstance(message, joining.Reported) and not leads:
             self._record(message.report)
@@ -153,7 +155,7 @@ class Leader:
             self._send((heir,), b"".join(self._outputs.values()))
 
     def watch(self, peer: int, now: Now) -> None:
-        """Add a watching operator; it gets all kept lines, and then each change. A ninth one replaces the oldest."""
+        """Add a watching operator, which gets all kept lines, and then each change. The ninth replaces the oldest."""
         while len(self._streams) >= MAX_STREAMS:
             self._connections.close(self._streams.pop(0))
         workers = self.workers()
@@ -282,13 +284,14 @@ class Leader:
         return line is not None
 
     def _stops_others(self, report: Report) -> bool:
-        """Returns whether a rank of the current attempt's group has failed; a rank that only joins stops no others."""
+        """Returns whether a worker in the current attempt's group has failed. A rank that only joins stops no other."""
         current = report.attempt == self._assignment.attempt
         return current and report.state == "Failed" and report.worker in self._present
 
     def _stop(self, report: Report, now: float) -> joining.Stop:
         """Returns the order to stop an attempt after this worker's failure."""
-        # After a mere broken connection the rank at fault may be about to exit: SIGTERM would hide its exit code.
+        # If this worker's rank only lost a connection, the rank at fault may be about to exit: SIGTERM would hide its
+        # exit code.
         delay = 0.0 if report.culprit else FAILURE_GRACE
         continued = self._assignment.continues is not None
         others = self._present - {report.worker}
@@ -297,7 +300,7 @@ class Leader:
         return joining.Stop(report.attempt, FAILURE_GRACE, delay, report)
 
     def _send_ack(self, report: Report) -> None:
-        # Acknowledge only ends, because an answer to `Starting` could be mistaken for an answer to `Failed`.
+        # Only reports of an end are acknowledged: an answer to `Starting` could be mistaken for an answer to `Failed`.
         if not report.ended:
             return
         row = self._workers.by_worker.get(report.worker)
@@ -310,7 +313,7 @@ class Leader:
 
     def keep_output(self, line: stream.OutputLine) -> None:
         data = json_line(line.to_wire())
-        # Assignments may differ in their workers, hence the doubled share.
+        # The workers may compute their share from another assignment, so twice the share is accepted.
         if len(data) <= min(2 * stream.output_share(len(self._named)), MAX_OUTPUT_BYTES):
             self._outputs.pop(line.worker, None)
             self._outputs[line.worker] = data
@@ -339,9 +342,9 @@ class Leader:
             self._send_all(conclusion)
 
     def _steps_of(self, worker: int, since: float) -> Optional[int]:
-        """Returns the step of a worker's slowest rank by its last progress, or -1 if no step was ever reported.
+        """Returns the step of a worker's slowest rank, by the worker's last progress; -1 if it never reported a step.
 
-        None if the worker has sent anything since that moment.
+        Returns None if the worker has sent anything since the time `since`.
         """
         row = self._workers.by_worker.get(worker)
         if row is None:
@@ -351,7 +354,7 @@ class Leader:
         return min(row.steps.values(), default=-1) if row.steps_attempt == self._assignment.attempt else -1
 
     def _report_lost(self, silent: SilentWorkers, now: Now) -> None:
-        """Report workers whose agents don't answer. A returning agent joins again and learns the outcome."""
+        """Report workers whose agents don't answer. If such an agent returns, it joins again and learns the outcome."""
         for worker in silent.workers:
             row = self._workers.by_worker.get(worker)
             if row is not None:
@@ -362,7 +365,7 @@ class Leader:
             self._add_report(report, now.steady)
 
     def _compare_environments(self) -> None:
-        """Fail an attempt that all workers have started if parts of their environments differ that must be equal."""
+        """Once all workers have started, fail the attempt if their environments differ in parts that must be equal."""
         assignment = self._assignment
         if assignment.attempt <= self._mismatched_attempt:
             return

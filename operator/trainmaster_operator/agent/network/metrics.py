@@ -1,4 +1,4 @@
-"""Prometheus reads this at /metrics, in its text format (version 0.0.4)."""
+"""This module renders the page /metrics in Prometheus' text format (version 0.0.4)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Optional
 from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.report import STATES, Report
 
-# The limit for counting files of the ranks' state.
+# The most files of the ranks' state that are counted.
 _MOST_FILES = 1000
 _METRICS_OF_RANKS = (
     ("step", "trainmaster_step", "Steps done by a rank."),
@@ -22,7 +22,8 @@ _METRICS_OF_RANKS = (
     ("grad_norm", "trainmaster_gradient_norm", "The norm of a rank's own gradients if known, else of all ranks'."),
     ("learning_rate", "trainmaster_learning_rate", "The learning rate of a rank's last update."),
     ("samples_per_second", "trainmaster_samples_per_second", "Samples a second, as a rank reports them."),
-    # It comes before the next metric, so that if a reader cuts the page off, one of the two still compares the ranks.
+    # This metric precedes the next one, so that if a reader cuts the page off, at least one of them is complete for all
+    # ranks.
     ("compute_seconds", "trainmaster_compute_seconds", "A rank's own forward and backward of a step, without waiting."),
     ("step_seconds", "trainmaster_step_seconds", "Seconds of a step, as a rank reports them, else between its steps."),
 )
@@ -47,7 +48,7 @@ def render_metrics(
     state_bytes: int = 0,
 ) -> str:
     """Returns the page. `warm_bytes`: the warm process's own memory; None if there is no warm process."""
-    # Not `job`, which is Prometheus' own label for its targets.
+    # The label isn't `job`, because Prometheus itself sets `job` for its targets.
     labels = f'job_name="{_escape(job)}",worker="{worker}"'
     attempt, state = (report.attempt, report.state) if report else (0, "Waiting")
     lines = _gauge("trainmaster_attempt", "The newest attempt that this worker took part in.", {labels: attempt})
@@ -67,7 +68,7 @@ def render_metrics(
 
 
 def _gauge(metric: str, help_text: str, values: Mapping[str, float]) -> list[str]:
-    """Returns a metric's lines, by their labels; none if there are no values."""
+    """Returns a metric's lines, one for each value; `values` is keyed by labels."""
     if not values:
         return []
     found = (f"{metric}{{{labels}}} {value}" for labels, value in values.items())

@@ -1,7 +1,8 @@
 """Network owns all of an agent's connections; the leader and the follower decide about them.
 
-Connections call it when data has arrived or the other side has closed. It lets the leader or the follower decide, and
-does at once what they request (`Connections`); `deliver` gets their messages for the planner.
+Each connection calls Network when data has arrived or the other side has closed it. Network lets the leader or the
+follower decide, and carries out their requests at once (`Connections`). It passes messages for the planner to
+`deliver`.
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ from trainmaster_operator.wire.stream import EvidenceLine, ProgressLine, split
 from trainmaster_operator.wire.values import ProtocolError, mapping, whole
 
 FOLLOWER_BURST_BYTES, FOLLOWER_BYTES_PER_SECOND = 524_288, 262_144
-"""A follower that sends faster is read more slowly. Eight ranks' progress is 4 KiB a second; evidence is 64 KiB."""
+"""If a follower sends faster, its data is read more slowly. The progress of eight ranks takes 4 KiB a second; evidence
+takes 64 KiB."""
 MAX_FOLLOWER_PENDING_BYTES = 1_048_576
-"""The limit of a follower's unread bytes; an assignment is at most 256 KiB."""
+"""The limit of the bytes that a follower hasn't read yet; an assignment has at most 256 KiB."""
 LEADER_BURST_BYTES, LEADER_BYTES_PER_SECOND = 2_097_152, 1_048_576
-"""A leader that sends faster is read more slowly; an assignment is at most 256 KiB."""
+"""If a leader sends faster, its data is read more slowly; an assignment has at most 256 KiB."""
 
 
 def present() -> Now:
@@ -62,7 +64,7 @@ class Network:
         self.server = Server(loop, settings, {**answers, **own}, self.upgraded)
         self._numbers = itertools.count(1)
         self._peers: dict[int, PeerConnection] = {}
-        """The connections to followers, watching operators, and the leader, by numbers that are never used twice."""
+        """The connections to followers, watching operators and the leader, by number. No number is used twice."""
         self._joining: Optional[Joining] = None
 
     @property
@@ -126,7 +128,7 @@ class Network:
     # Connections
 
     def upgraded(self, connection: PeerConnection, is_follower: bool, rest: bytes) -> None:
-        """Take over a connection: a follower's, with its first bytes, or an operator's stream."""
+        """Take over a follower's connection or an operator's stream. `rest` contains the bytes after the request."""
         leader, now, number = self.leader, present(), next(self._numbers)
         if is_follower:
             connection.most_pending = MAX_FOLLOWER_PENDING_BYTES
@@ -179,7 +181,8 @@ class Network:
                 for line in lines.feed(data):
                     receive(line, now)
                     if connection.closed:
-                        # The line made the leader or follower close it, or an answer exceeded its buffer.
+                        # The leader or the follower has closed the connection because of this line, or an answer to it
+                        # exceeded the connection's buffer.
                         return
             except ProtocolError:
                 connection.close()
@@ -199,7 +202,7 @@ class Network:
             self._peers[number].send(data)
 
     def stream(self, peers: Iterable[int], data: bytes) -> None:
-        # A piece of a chunked body (RFC 9112, section 7.1); an empty one would end the body.
+        # This is a chunk of a chunked body (RFC 9112, section 7.1). An empty chunk would end the body.
         self.send(peers, b"%x\r\n%s\r\n" % (len(data), data))
 
     def close(self, peer: int) -> None:

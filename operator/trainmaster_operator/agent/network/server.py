@@ -1,4 +1,4 @@
-"""The server listens on the agents' port: HTTP for the operator, Prometheus, the kubelet, and agents that join."""
+"""The server listens on the agents' port, and serves the operator, Prometheus, the kubelet and joining agents."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trainmaster_operator.wire.signing import job_token
 from trainmaster_operator.wire.values import loads
 
 REQUEST_SECONDS = 10.0
-"""A connection is closed if its request isn't complete and answered by then."""
+"""A connection is closed if its request isn't complete and answered within this time."""
 SWEEP_SECONDS = 1.0
 ACCEPTS_AT_ONCE = 8
 """The server accepts this many connections before the loop handles other events. It is below
@@ -29,11 +29,12 @@ SHORT_SECONDS = 0.1
 """If descriptors run out and no connection can be closed, no connection is accepted for this long."""
 SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 MAX_KNOWN = 32
-"""Connections whose request contains the token, without streams and followers. A new one replaces the oldest."""
+"""The most connections whose request contains the token, not counting streams and followers. A new connection replaces
+the oldest."""
 MAX_ANSWER_BYTES = 1_048_576
-"""The limit of one connection's unread bytes."""
+"""The limit of the bytes that a client with the token hasn't read yet."""
 UNAUTHENTICATED_READ_BYTES = 8_192
-"""Bytes read at once before the token is known, so that the buffer contains at most a head and this much."""
+"""The most bytes of one read before the token is known, so that the buffer contains at most a head and this much."""
 METRICS_SECONDS = 1.0
 """The text of /metrics is made at most once in this time."""
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -42,16 +43,18 @@ UPGRADES = ("/v1/stream", "/v1/join")
 MAX_UNAUTHENTICATED = 128
 MAX_OF_ADDRESS = 16
 DESCRIPTORS_SHARE = 4
-"""Unauthenticated connections get at most a fourth of the process's descriptors; ranks' files and pipes need some."""
+"""Unauthenticated connections get at most a fourth of the process's descriptors, because the ranks' files and pipes
+need descriptors too."""
 Answer = Callable[[bytes], bytes]
-"""It makes the response to a request from its body, and raises BadRequest."""
+"""A function that takes a request's body and returns the response. It raises BadRequest."""
 
 
 class Server:
     """Server listens on the pod's address.
 
-    `answers` make the responses, by method and path. `upgraded` takes a connection that becomes a stream or a
-    follower's, whether it is a follower's, and the bytes that have been read after the request.
+    `answers` contains the functions that make responses, by method and path. `upgraded` is called when a connection
+    becomes an operator's stream or a follower's connection. It takes the connection, whether it is a follower's, and
+    the bytes that have been read after the request.
     """
 
     def __init__(
@@ -131,7 +134,7 @@ class Server:
                 return
             except OSError as error:
                 if error.errno not in SHORTAGES:
-                    # The peer has left.
+                    # The peer has already closed this connection.
                     continue
                 self._out_of_descriptors()
                 return
@@ -143,7 +146,7 @@ class Server:
             replaced.make_room()
         exchange = Exchange(self, PeerConnection(self._loop, sock, UNAUTHENTICATED_READ_BYTES), address)
         self._unauthenticated[exchange] = None
-        # Under a flood the request has often arrived before the connection is accepted: answer it at once.
+        # In a flood of connections, the request has often arrived before the connection is accepted: answer it at once.
         exchange.read()
 
     def _out_of_descriptors(self) -> None:
@@ -151,7 +154,7 @@ class Server:
         if exchange is not None:
             exchange.make_room()
         else:
-            # The listener stays ready, so watching it would keep a core busy.
+            # The listening socket stays ready, so watching it would keep a core busy.
             self._loop.unwatch(self._socket.fileno())
             self._loop.call_later(SHORT_SECONDS, self._listen)
 
@@ -171,7 +174,7 @@ class Exchange:
         self._request = Request()
         self._is_known = False
         self._is_taken = False
-        """Whether the request is complete or was refused, so that nothing more is read."""
+        """Whether the request is complete or was refused, so that the rest of the data is ignored."""
         self.connection = connection
         connection.on_data = self.read
         connection.on_end = lambda: server.forget(self)
@@ -184,7 +187,7 @@ class Exchange:
             self._receive(data)
 
     def make_room(self) -> None:
-        """Close, unless the request contains the token. A request that has arrived is answered before."""
+        """Close the connection, unless its request contains the token. A request that has arrived is answered first."""
         self.read()
         if not self._is_known:
             self.close()
@@ -211,7 +214,7 @@ class Exchange:
                 return
             if not self._is_known:
                 if head.path in OPEN_PATHS or not self._server.is_authorized(head):
-                    # Don't wait for anything else, not even a body.
+                    # Answer without waiting for a body.
                     self.answer(self._answer_unauthenticated(head))
                     return
                 self._is_known = True
@@ -226,7 +229,7 @@ class Exchange:
             self.answer(response(error.status, f"{error}\n"))
 
     def _upgraded(self, head: Head) -> bool:
-        """Returns whether the connection now belongs to the leader."""
+        """Hand the connection over to `upgraded` if the request asks for it; returns whether it did."""
         if head.method != "GET" or head.path not in UPGRADES:
             return False
         joins = head.path == "/v1/join"
@@ -270,11 +273,12 @@ def json_of(body: bytes) -> Any:
 
 
 def to_replace(exchanges: Collection[Exchange], address: str, most: int) -> Optional[Exchange]:
-    """Returns the connection without a token to close before accepting one more from the address; None: there is room.
+    """Returns the unauthenticated connection that a new one from the address replaces; None if none must be closed.
 
-    The addresses of the kubelet's probe and the operator are unknown (a node, a proxy, a service mesh's sidecar), so no
-    place is reserved for them. Instead, a new connection replaces the oldest one of the address with the most. So a
-    flood replaces its own connections, and a client that sends its request at once is answered before it is replaced.
+    The addresses of the kubelet's probe and of the operator are unknown (a node, a proxy, a service mesh's sidecar), so
+    no connections are reserved for them. Instead, if there are too many, a new connection replaces the oldest one of
+    the address that has the most. So a flood only replaces its own connections. A client that sends its request at once
+    is answered before its connection is replaced.
     """
     counts = Counter(exchange.address for exchange in exchanges)
     if counts[address] < MAX_OF_ADDRESS:

@@ -1,6 +1,6 @@
-"""The leader's table of workers keeps the last lines of each for operators that begin to watch.
+"""The leader's table of workers keeps each worker's last lines, for operators that begin to watch.
 
-The memory per follower and the number of followers (the job's workers, and a few more) are bounded. Pure.
+Both the memory per follower and the number of followers (the job's workers, and a few more) are bounded. Pure.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from trainmaster_operator.wire.report import Report
 from trainmaster_operator.wire.stream import EvidenceLine, ProgressLine, ReportLine, WorkerLine
 
 MAX_OTHERS = 256
-"""Followers that the assignment doesn't name, such as pods that wait for an elastic job to grow."""
+"""The most followers that the assignment doesn't name, such as pods that wait for an elastic job to grow."""
 MAX_ARRIVING = 256
 HELLO_SECONDS = 10.0
 """A follower must name itself within this time after it has connected."""
 MAX_REPLACED = 4
-"""Replaced pods to remember for each worker."""
+"""The number of replaced pods to remember for each worker."""
 
 
 class Worker:
@@ -30,15 +30,16 @@ class Worker:
         self.worker = worker
         self.uid = uid
         self.peer = peer
-        """Its connection; None if it isn't connected."""
+        """The worker's connection; None if it isn't connected."""
         self.seen = seen
         self.received_at = now
         self.environment: dict[str, str] = {}
         self.environment_attempt = 0
-        """The attempt that started in this environment; files such as the configuration may change between attempts."""
+        """The attempt that `environment` is from; files such as the configuration may change between attempts."""
         self.steps: dict[int, int] = {}
         self.steps_attempt = 0
-        """The attempt of its last progress, and the ranks' steps in it; -1 for a rank that hasn't reported any."""
+        """The attempt of the worker's last progress. `steps` contains the ranks' steps in this attempt: -1 for a rank
+        that hasn't reported any."""
         self.replaced: tuple[str, ...] = ()
         """Pods of this worker that a newer pod replaced while they were connected."""
 
@@ -52,7 +53,7 @@ class Worker:
 class Workers:
     """Workers is the table, by worker index and by connection; `own` is the leader's own worker.
 
-    `close` closes a connection, and `forget` is given a worker that loses its row to another one.
+    `close` closes a connection. `forget` is called with a worker whose row is given to another worker.
     """
 
     def __init__(self, own: Worker, close: Callable[[int], None], forget: Callable[[int], None]) -> None:
@@ -85,9 +86,9 @@ class Workers:
             self.refuse(peer)
 
     def join(self, row: Worker, peer: int, assignment: Assignment) -> bool:
-        """Record that a connection has named its worker; returns False if it may not stay.
+        """Record that a connection has named its worker; returns False if the connection may not stay.
 
-        A worker that the assignment doesn't name may take the place of another such one that isn't connected.
+        If there are too many workers that the assignment doesn't name, a new one replaces one that isn't connected.
         """
         worker, named = row.worker, assignment.workers
         before = self.by_worker.get(worker)
@@ -117,8 +118,8 @@ class Workers:
     def _is_newest(before: Optional[Worker], uid: str, expected_uid: str) -> bool:
         """Returns whether a pod replaces its worker's connected pod.
 
-        A deleted pod may live for its grace period, or forever if its node's kubelet is lost, and would replace the new
-        pod again and again.
+        A pod that was itself replaced doesn't. A deleted pod may live for its grace period, or forever if its node's
+        kubelet is lost, so the old and the new pod could replace each other again and again.
         """
         if before is None or before.peer is None or before.uid == uid:
             return True
@@ -136,7 +137,7 @@ class Workers:
 
 
 KEPT_ATTEMPTS = 3
-"""The number of attempts whose last report is kept: the current, the previous, and one ahead of the leader."""
+"""The number of attempts whose reports are kept: the current, the previous, and one ahead of the leader."""
 
 
 class KeptReports:
@@ -186,14 +187,15 @@ class KeptReports:
         self._lines = {key: line for key, line in self._lines.items() if but(key[1], key[0])}
 
     def can_continue(self, failed: Report, others: Collection[int], *, continued: bool) -> bool:
-        """Returns whether the living ranks of these workers, and of the failed one, report that they can continue.
+        """Returns whether the living ranks of these workers, and of the failed worker, report that they can continue.
 
-        `continued`: whether the failing attempt is a continued one. Its workers can all continue until they report
-        otherwise.
+        `continued`: whether the failing attempt is a continued one. In a continued attempt, a worker that hasn't
+        reported counts as able to continue.
         """
         reports = self.of(failed.attempt, others)
         some = failed.able or any(report.able for report in reports) or (continued and len(reports) < len(others))
-        # Ranks that join have no group yet, and so no state: their worker doesn't report that it can continue.
+        # Ranks that join have no group yet, and so no state. Their worker reports `Starting`, and not that they can
+        # continue.
         passed_over = ("Failed", "Starting") if continued else ("Failed",)
         return some and all(report.able or report.state in passed_over for report in reports)
 
@@ -205,7 +207,7 @@ MAX_PARTS = MAX_PROCESSES // MAX_RANKS_IN_LINE
 class KeptLines:
     """KeptLines keeps the workers' lines about their ranks in the newest attempt, in at most `most` bytes.
 
-    A line that doesn't fit is dropped, and so is the line it would replace.
+    A line that doesn't fit is dropped, and so is the line that it would have replaced.
     """
 
     def __init__(self, most: int) -> None:

@@ -25,14 +25,14 @@ class ApplyAssignment(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """Save that an attempt begins, before it does, so that no attempt is trained twice. Hurry to reach worker 0."""
+    """Save that an attempt begins, before it begins, so that none is trained twice. Then try to reach worker 0."""
 
     report: Report
     assignment: Assignment
 
 
 class Adopt(NamedTuple):
-    """Save that the running or prepared ranks continue in the next attempt, before they do."""
+    """Save that the running or prepared ranks continue in the next attempt, before they continue."""
 
     report: Report
     assignment: Assignment
@@ -56,7 +56,7 @@ class FetchCode(NamedTuple):
 
 
 class EndWarm(NamedTuple):
-    """End the process that forks ranks, because it has, or may have, imported old code."""
+    """End the warm process, because it may have imported old code."""
 
 
 class RunSetup(NamedTuple):
@@ -64,7 +64,7 @@ class RunSetup(NamedTuple):
 
 
 class WarmUp(NamedTuple):
-    """Start the process that forks ranks."""
+    """Start the warm process."""
 
     environ: Mapping[str, str]
 
@@ -110,7 +110,7 @@ class ExamineLauncher(NamedTuple):
 
 
 class Terminate(NamedTuple):
-    """Send SIGTERM to processes, and SIGKILL to a launcher that would only wait for its ranks (0: to none).
+    """Send SIGTERM to processes. Send SIGKILL to a launcher that would only wait for its ranks; 0: there is none.
 
     `planned_seconds`: the ranks' time to exit in a planned stop; 0 after a failure.
     """
@@ -131,7 +131,7 @@ class KillProcesses(NamedTuple):
 
 
 class KillRemains(NamedTuple):
-    """Kill an ended rank's children, because they keep its sockets open, and its peers wait until these close."""
+    """Kill an ended rank's children, because they keep the rank's sockets open, and its peers wait on these sockets."""
 
     pid: int
 
@@ -141,11 +141,11 @@ class Sweep(NamedTuple):
 
 
 class Conclude(NamedTuple):
-    """Find the reason for the attempt's failure, now that the hung rank has printed its stacks or won't."""
+    """Find the reason for the attempt's failure. The hung rank has printed its stacks, or won't print them."""
 
 
 class FlushProgress(NamedTuple):
-    """Read the ranks' progress a last time, because it must be published before the end."""
+    """Read the ranks' progress a last time, because it must be published before the report of the end."""
 
 
 class SaveReport(NamedTuple):
@@ -153,7 +153,7 @@ class SaveReport(NamedTuple):
 
     report: Report
     exited: bool
-    """Whether the agent sends the report by exiting."""
+    """Whether the agent is about to exit to send this report."""
 
 
 class PublishReport(NamedTuple):
@@ -187,17 +187,17 @@ class KeepReport(NamedTuple):
 
 
 class Diagnose(NamedTuple):
-    """Give a message of the leader to the diagnosis of stalls."""
+    """Pass the leader's message on to the diagnosis of stalls."""
 
     message: Union[Collect, Hung, Patience]
 
 
 class HandOver(NamedTuple):
-    """Send the leader the last output, which the container's log will soon lose."""
+    """Send the leader this worker's last output, because the container's log will soon be lost."""
 
 
 class WriteTerminationMessage(NamedTuple):
-    """Write a report for the kubelet to find."""
+    """Write a report as the container's termination message, which the kubelet reads."""
 
     report: Report
 

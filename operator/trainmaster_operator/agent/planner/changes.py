@@ -12,7 +12,7 @@ from trainmaster_operator.wire.report import Report
 
 
 def seen(state: State, now: Now, silent: float = 0.0) -> State:
-    """Record the first sign of the end of the attempt started last. `silent`: a hung rank's seconds of silence."""
+    """Record the first sign that the attempt started last has ended. `silent`: a hung rank's seconds of silence."""
     if not state.started or state.way.attempt == state.started:
         return state
     return state._replace(way=Way(state.started, now.wall - silent, now.wall))
@@ -36,7 +36,7 @@ def failure(state: State, now: Now, reason: str, error: str, rank: int | None = 
 
 
 def end(state: State, report: Report, now: Now) -> State:
-    """End this worker's attempt. A known cause stays unless the new cause is better."""
+    """End this worker's attempt. A new report replaces a known end only if it describes the cause better."""
     known = state.ended
     if known is not None and (not is_superseded(known, report) or known._replace(at=report.at) == report):
         return state

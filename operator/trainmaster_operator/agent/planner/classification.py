@@ -1,7 +1,7 @@
 """This module finds the reason for a rank's end, and whether it was the cause or a consequence of another end.
 
-The operator chooses the culprit among all workers' reports (an out-of-memory kill or a signal, then an error that isn't
-a broken connection, then a broken connection); this module classifies each worker's end.
+This module classifies each worker's end. The operator chooses the culprit among all workers' reports: first an
+out-of-memory kill or a signal, then an error that isn't a broken connection, then a broken connection.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from trainmaster_operator.wire.limits import MAX_ERROR_CHARACTERS
 from trainmaster_operator.wire.report import EXIT_BY_REASON, EXIT_DIVERGED, Report
 from trainmaster_operator.wire.values import last_lines
 
-# `re` compiles these patterns at their first use, to keep it out of an agent's start. gloo, NCCL, TCPStore and plain
-# sockets print them on the side that only lost its peer. torch's exception for NCCL's errors (DistBackendError) is
-# missing, because wrong usage and lack of memory raise it too.
+# gloo, NCCL, TCPStore and plain sockets print these texts on the side that only lost its peer. torch's exception for
+# NCCL's errors (DistBackendError) is missing, because wrong usage and lack of memory raise it too. The patterns aren't
+# compiled here, so that an agent's start doesn't wait for it: `re` compiles them at their first use.
 _BROKEN_CONNECTION = (
     r"(?i)connection (?:reset|refused|closed|aborted|was closed|timed out)|broken ?pipe"
     r"|(?:Connection\w*|BrokenPipe)Error"
@@ -31,15 +31,15 @@ _MASTER_UNREACHABLE = (
     r"(?is)client socket has timed out.*while trying to connect to|gaierror|could not be resolved|"
     r"Name or service not known|failed to connect to .*:\d+ after"
 )
-# A script reports these by both the exception's name and the exit code, because either alone may mean something else
-# (70 is EX_SOFTWARE of sysexits.h).
+# A script must report these by both the exception's name and the exit code, because either alone may mean something
+# else (70 is EX_SOFTWARE of sysexits.h).
 _NAMED_BY_EXCEPTION = {
     2: ("ConfigError", "Usage"),
     EXIT_BY_REASON["PreflightMismatch"]: ("PreflightMismatch", "PreflightMismatch"),
     EXIT_DIVERGED: ("Diverged", "Diverged"),
 }
-# torch's C++ code appends these frames to an error: c10::Error appends its own, and pybind11 those of the Python
-# function that C++ had called (such as a communication hook of DDP). They would crowd out the error itself.
+# torch's C++ code appends these frames to an error. c10::Error appends its own frames; pybind11 appends those of the
+# Python function that C++ had called (such as a communication hook of DDP). They would crowd out the error itself.
 _NATIVE_FRAMES = (
     r"(?m)^(?:(?:\[rank\d+\]: ?)?\n)?(?:\[rank\d+\]: ?)?(?:At:|Exception raised from .*\(most recent call first\):)\n"
     r"(?:(?:\[rank\d+\]: ?)?(?:  \S.*\(\d+\): .*|frame #\d+: .*)(?:\n|\Z))+"
@@ -56,17 +56,17 @@ _ADVICE = (
 )
 _BLANK = r"(?:\[rank\d+\]:)?\s*"
 ASSERTION = r"(?m)^.*(?:thread: \[\d+,\d+,\d+\] A|Device-side a)ssertion [`'].+[`'] failed.*$"
-"""A GPU's kernel prints this when its assertion fails; the later exception doesn't name the assertion."""
+"""A kernel on a GPU prints this when its assertion fails. The later Python exception doesn't name the assertion."""
 _UNCAUGHT = "what():"
 _ASSERTED = "device-side assert triggered"
 FATAL_ERROR = "Fatal Python error:"
-"""The beginning of faulthandler's output at a fatal signal. The reason precedes it, and the stacks follow it."""
+"""The beginning of faulthandler's output at a fatal signal. The reason is printed before it, the stacks after it."""
 # The agent never sends these fatal signals, and no peer's end causes them.
 _OWN_SIGNALS = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGSYS, signal.SIGKILL})
 
 
 class Ending(NamedTuple):
-    """Ending is a process's end: an exit code, or a signal (then `exit_code` is 128 + its number)."""
+    """Ending is a process's end: an exit code, or a signal. For a signal, `exit_code` is 128 + the signal's number."""
 
     exit_code: int
     signal: Optional[int] = None
@@ -91,7 +91,7 @@ def failed(report: Report, reason: str, error: str, rank: int | None = None) -> 
         exit_code=EXIT_BY_REASON[reason],
         reason=reason,
         error=error,
-        # The unreachable rank may be the one at fault.
+        # If the master is unreachable, it may be the one at fault.
         culprit=reason != "MasterUnreachable",
     )
 
@@ -105,10 +105,10 @@ def classify(report: Report, ending: Ending, rank: int | None, error: str, oom_k
         text = f"{error}\n{memory}" if error else memory
         return report._replace(reason="OOMKilled", error=last_lines(text, MAX_ERROR_CHARACTERS))
     if ending.signal is not None:
-        # The NCCL watchdog often aborts when a peer is lost.
+        # NCCL's watchdog often aborts its process after a peer is lost.
         said_before, mark, stack = error.partition(FATAL_ERROR)
         if _UNCAUGHT in said_before:
-            # The reason that C++ printed for the abort is more important than Python's stacks.
+            # C++ printed the reason for the abort, which is more important than Python's stacks, so it comes last.
             error = f"{mark}{stack}\n{said_before.rstrip()}".lstrip()
         culprit = ending.signal in _OWN_SIGNALS or not broken_connection(said_before)
         text = last_lines(f"{error}\nkilled by {signal_name(ending.signal)}".lstrip(), MAX_ERROR_CHARACTERS)
@@ -122,7 +122,7 @@ def classify(report: Report, ending: Ending, rank: int | None, error: str, oom_k
 
 
 def broken_connection(error: str) -> bool:
-    """Returns whether a text concludes that a peer disconnected.
+    """Returns whether the end of a text means that a peer disconnected.
 
     Only the text's last lines count, because a rank may log a warning about a connection, and fail for another reason
     much later.
@@ -145,9 +145,9 @@ def without_additions(text: str) -> str:
 
 
 def with_assertion(error: str, printed: Callable[[], str]) -> str:
-    """Returns an error. If a GPU kernel's assertion failed, the kernel's line about it precedes the exception.
+    """Returns the error. If an assertion in a GPU's kernel failed, the assertion's line precedes the exception.
 
-    `printed` returns the rank's output.
+    `printed` returns the rank's output, which contains that line.
     """
     at = error.rfind(_ASSERTED)
     if at < 0 or re.search(ASSERTION, error):

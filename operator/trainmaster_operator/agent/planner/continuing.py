@@ -1,8 +1,8 @@
-"""Ranks continue in another attempt, without the lost ranks (docs/protocol.md, "Continuing"). Pure.
+"""This module lets ranks continue in another attempt without the lost ranks (docs/protocol.md, "Continuing"). Pure.
 
 After a rank fails, the others stay alive for a moment. If an operator continues the attempt in that time, this worker
-adopts the next attempt: it saves and publishes its report, then wakes the living ranks and restarts the absent ranks,
-which join later. Otherwise it stops all ranks.
+adopts the next attempt: it saves and publishes its report, then wakes the living ranks and restarts its absent ranks,
+which join later. If no operator continues the attempt in that time, the worker stops all ranks.
 """
 
 from __future__ import annotations
@@ -39,13 +39,16 @@ def _is_ready(run: Run) -> bool:
 
 
 def patience(state: State, but: Optional[int] = None) -> float:
-    """Returns how many seconds the others live after a rank's failure; 0 if no operator would continue them."""
+    """Returns for how many seconds the other ranks live after a rank's failure; 0 if they can't be continued."""
     waits = state.run is not None and others_are_able(state.run, but)
     return ranks.CONTINUE_SECONDS if waits and state.contact.watched and not state.terminating else 0.0
 
 
 def is_absent(state: State) -> bool:
-    """Returns whether this worker's ranks run, or are prepared, only to join. Only an assignment stops such ranks."""
+    """Returns whether all ranks of this worker are absent from the group, and run or are prepared only to join it.
+
+    Only an assignment stops such ranks.
+    """
     if state.preparation is not None:
         return state.preparation.assignment.continues is not None
     return state.run is not None and not state.run.present
@@ -57,9 +60,10 @@ def joins(state: State, rank: Optional[int]) -> bool:
 
 
 def alone_until(state: State) -> Optional[float]:
-    """Returns when to end ranks that train without all other workers and without an operator; None: never.
+    """Returns when to end ranks that train alone, without any other worker and without an operator; None: never.
 
-    Such ranks need no other worker. If the network breaks, their pod counts as lost, and others train in their place.
+    Such ranks need no other worker, so they would continue training if the network broke. Their pod would count as
+    lost, and other ranks would train in their place.
     """
     run, assignment, unwatched_at = state.run, state.assignment, state.unwatched_at
     if run is None or run.stopping or unwatched_at is None or not assignment.absent:
@@ -69,7 +73,7 @@ def alone_until(state: State) -> Optional[float]:
 
 
 def hung_rank(state: State, rank: Optional[int]) -> int:
-    """Returns the pid of a hung rank without which the others continue, or 0. A signal may have stopped the process."""
+    """Returns the pid of a hung rank if the others can continue without it, else 0. A signal may have stopped it."""
     run, report = state.run, state.report
     able = report is not None and report.able and state.contact.watched
     if run is None or rank is None or rank - run.first_rank in run.endings or not (able or joins(state, rank)):
@@ -117,7 +121,7 @@ def adopt(state: State, assignment: Assignment, node_rank: int, report: Report, 
     gone = next((rank for rank in present if rank in run.endings), None)
     if gone is None:
         return refreshed(state, now)
-    # The rank has ended since the operator decided, and its report was about the previous attempt.
+    # A rank has ended since the operator decided, and the report of its end was about the previous attempt.
     rank, report = run.first_rank + gone, changes.current_report(state, now)
     if ended is not None and ended.rank == rank:
         failure = ended._replace(attempt=report.attempt, at=report.at)
@@ -147,7 +151,7 @@ def regrouped(state: State, run: Run, present: tuple[int, ...], restarted: tuple
 
 
 def rank_failed(state: State, report: Report, now: Now) -> State:
-    """Handle a rank's failure: stop the others, either at once or if no operator continues the attempt in time."""
+    """Handle a rank's failure. Stop the other ranks, either at once or when no operator has continued them in time."""
     run = state.run
     assert run is not None
     local_rank = None if report.rank is None else report.rank - run.first_rank
@@ -155,7 +159,7 @@ def rank_failed(state: State, report: Report, now: Now) -> State:
         return _failed_to_join(state, run, report, now)
     report = report._replace(able=others_are_able(run, local_rank))
     waits = patience(state, local_rank)
-    # Before SIGTERM others may reveal a better cause.
+    # Other ranks may reveal a better cause if they get SIGTERM a moment later.
     delay = waits or (ranks.FAILURE_GRACE if run.living and not report.culprit else 0.0)
     state = state._replace(run=ranks.stop(run, now.steady, ranks.FAILURE_GRACE, delay))
     if waits and local_rank is not None and local_rank in run.endings and local_rank in run.ranks:
@@ -164,9 +168,10 @@ def rank_failed(state: State, report: Report, now: Now) -> State:
 
 
 def _failed_to_join(state: State, run: Run, failure: Report, now: Now) -> State:
-    """Handle a rank's failure before joining. It stops no other rank; the rank restarts at the operator's request.
+    """Handle the failure of a rank that hasn't joined the group. It stops no other rank.
 
-    If other ranks of this worker train, the worker's report contains the failure beside their state.
+    The rank is restarted when the operator requests it. If other ranks of this worker train, the worker's report
+    contains their state, and the failure.
     """
     if failure.exit_code == 0:
         failure = failure._replace(error=f"{failure.error}\n{NOT_JOINED}".lstrip())
@@ -192,7 +197,7 @@ def refreshed(state: State, now: Now) -> State:
 
 
 def _failed_joiner(state: State) -> Optional[int]:
-    """Returns the local rank whose failure before joining was reported. If it hung, it may not have ended yet."""
+    """Returns the local rank whose failure before joining was reported. A rank that hung may not have ended yet."""
     run, report = state.run, state.report
     if run is None or report is None or report.rank is None or not (report.reason and joins(state, report.rank)):
         return None

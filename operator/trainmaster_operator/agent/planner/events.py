@@ -1,7 +1,7 @@
-"""Events come from sockets, processes, files, timers and signals; each one's `update` returns the state after it. Pure.
+"""Events come from sockets, processes, files, timers and signals. An event's `update` returns the next state. Pure.
 
-The executor handles them one by one. The leader's messages (`wire.joining`) serve as events directly, and so does this
-worker's own `Environment`, once it is known; their changes are at the end of this module. A few events are the
+The executor handles the events one by one. The leader's messages (`wire.joining`) are events too, and so is this
+worker's own `Environment`, once it is known. Their changes are at the end of this module. A few events are the
 immediate results of the executor's actions (`Launched`, `RankExamined`, `SaveFailed` …).
 """
 
@@ -33,12 +33,13 @@ from trainmaster_operator.wire.stream import EvidenceLine, Ping, ProgressLine
 from trainmaster_operator.wire.values import last_lines
 
 NEW_LEADER_SECONDS = 2.0
-"""A new leader is assumed to get an operator within this time. Otherwise, when a leader is lost, each worker with a
-report would exit before an operator could watch, and wait for the kubelet's back-off (measured: 10, 20, 40 s)."""
+"""An operator is assumed to watch a new leader within this time. Without this assumption, each worker with a report
+would exit as soon as its leader is lost, before an operator could watch the next leader. Its restart would then wait
+for the kubelet's back-off (measured: 10, 20, 40 s)."""
 
 
 class OwnEvent(Protocol):
-    """OwnEvent is what the events of this module have in common."""
+    """OwnEvent is the interface of this module's events."""
 
     def update(self, state: State, now: Now) -> State:
         """Returns the state after the event."""
@@ -66,7 +67,7 @@ def update(state: State, event: Event, now: Now) -> State:
     change = _MESSAGES.get(type(event))
     if change is not None:
         return change(state, event, now)
-    # An event of an earlier attempt is late.
+    # An event of an earlier attempt is late, and is ignored.
     late = getattr(event, "attempt", state.started) != state.started
     return state if late else cast(OwnEvent, event).update(state, now)
 
@@ -89,7 +90,7 @@ class AssignmentReceived(NamedTuple):
             return state
         continues_here = continuing.continues_here(state)
         if not continues_here or not set(assignment.absent) <= set(known.absent):
-            # No fault precedes ranks that only join.
+            # If the new attempt only lets absent ranks join, no fault led to it.
             state = changes.seen(state, now)
         if state.node_rank is not None:
             state = state._replace(way=state.way.assigned(assignment.attempt, now.wall))
@@ -177,7 +178,7 @@ class CodeFetched(NamedTuple):
         state = state._replace(code=code._replace(has=self.digest, problem=""))
         if code.before in ("", self.digest):
             return state
-        # The old code caused the warm process's failures.
+        # The warm process's failures may be due to the old code, so they no longer count.
         state = state._replace(warm=state.warm._replace(failures=0, lacking=0, hopeless=False))
         if settings.setup:
             # The setup line may install the new code's dependencies.
@@ -235,9 +236,9 @@ class Launched(NamedTuple):
     """The launcher runs, or the warm process has been ordered to fork ranks."""
 
     pid: int
-    """0: there is no launcher."""
+    """The launcher's pid; 0: there is none."""
     wraps_ranks: bool
-    """Whether ranks announce themselves; if not, the launcher is the only known rank."""
+    """Whether the ranks announce themselves. If they don't, the launcher counts as the only rank."""
     first_rank: int
     continuable: bool = False
     """Whether the agent has started the ranks itself, so that they can continue in another attempt."""
@@ -257,7 +258,7 @@ class Launched(NamedTuple):
             absent=tuple(rank for rank in everyone if rank not in present),
         )
         state = state._replace(way=state.way.launched(state.started, now.wall), run=run)
-        # This happens after the start, so that the start doesn't wait for the description.
+        # The environment is described after the start, so that the start doesn't wait for it.
         return changes.post(state, actions.DescribeEnvironment(state.started, state.environ or {}))
 
 
@@ -281,7 +282,7 @@ class RankStarted(NamedTuple):
         run = state.run
         if run is None:
             return state
-        # If the others were sent SIGTERM, this rank gets it too.
+        # If the other ranks were sent SIGTERM, this rank gets it too.
         late = (*run.late, self.pid) if run.terminated else run.late
         return state._replace(run=run._replace(ranks={**run.ranks, self.local_rank: self.pid}, late=late))
 
@@ -327,7 +328,7 @@ class EnvironmentPrinted(NamedTuple):
 
 
 class NothingForked(NamedTuple):
-    """The warm process has forked no ranks, and none are wanted any more."""
+    """The warm process has forked no ranks, and they are no longer needed."""
 
     def update(self, state: State, _now: Now) -> State:
         return state.change_run(lambda run: run._replace(awaited=0))
@@ -341,17 +342,17 @@ class RanksForked(NamedTuple):
 
 
 KILLED = "killed"
-"""The agent itself has ended the warm process, so the next one may work."""
+"""The agent itself has killed the warm process, so the next warm process may work."""
 FAILED = "failed"
-"""The warm process ended by itself, was killed from outside, or didn't answer in time. Another one may work."""
+"""The warm process ended by itself, was killed from outside, or didn't answer in time. The next one may work."""
 LACKING = "lacking"
-"""The warm process lacked something: memory, room on the disk, processes, or torch. It may work at the next attempt."""
+"""The warm process lacked memory, disk space, processes or torch. A warm process may work in the next attempt."""
 HOPELESS = "hopeless"
-"""Another warm process would fail too, because of the command, the Python, torch, or the ranks' need of memory."""
+"""Another warm process would fail too, because of the command, the Python, torch, or the memory that ranks need."""
 
 
 class WarmProcessKilled(NamedTuple):
-    """The warm process was sent SIGKILL; `WarmProcessEnded` follows."""
+    """The warm process was sent SIGKILL. `WarmProcessEnded` will follow."""
 
     def update(self, state: State, _now: Now) -> State:
         return state._replace(warm=state.warm._replace(ending=True))
@@ -375,7 +376,7 @@ class WarmProcessEnded(NamedTuple):
 
 
 class ModulesLearned(NamedTuple):
-    """The warm process has imported the modules of one of this worker's ranks at its first step."""
+    """The warm process has imported the modules that one of this worker's ranks had imported by its first step."""
 
     modules: Modules
 
@@ -392,7 +393,7 @@ class Progressed(NamedTuple):
 
     line: ProgressLine
     first_step_at: Optional[float] = None
-    """When all ranks of this worker had finished the attempt's first step (seconds since the epoch)."""
+    """When the last rank of this worker finished the attempt's first step (seconds since the epoch)."""
 
     def update(self, state: State, _now: Now) -> State:
         if self.line.attempt != state.started:
@@ -408,7 +409,7 @@ class ContinuingChanged(NamedTuple):
     words: Mapping[int, str]
     """`able` or `ready`."""
     groups: Mapping[int, int]
-    """The attempt whose group each rank is in."""
+    """The attempt of the group that each rank is in."""
 
     def update(self, state: State, now: Now) -> State:
         state = state.change_run(lambda run: run._replace(words=self.words, groups=self.groups))
@@ -416,7 +417,7 @@ class ContinuingChanged(NamedTuple):
 
 
 class AttemptFailed(NamedTuple):
-    """The agent itself finds that the attempt has failed here."""
+    """The agent itself has found that the attempt has failed on this worker."""
 
     attempt: int
     reason: str
@@ -454,13 +455,13 @@ class ProcessEnded(NamedTuple):
 
     pid: int
     ending: Optional[Ending]
-    """None if the process's parent has reaped it, and this kernel doesn't show the status to others."""
+    """None if another process has reaped this one, and the kernel doesn't show the status to the agent."""
     unseen: frozenset[int] = frozenset()
     """Pids of other ranks that have ended, but whose events haven't been handled yet."""
 
     def update(self, state: State, now: Now) -> State:
         state = state.change_run(lambda run: ranks.process_ended(run, state.ended, *self))
-        # Any other end is examined first, with the report unchanged.
+        # After any other end, the rank is examined before the report is changed.
         left_well = self.ending is not None and self.ending.exit_code == 0
         return continuing.refreshed(state, now) if left_well else state
 
@@ -473,7 +474,7 @@ class RankExamined(NamedTuple):
     was_ended: bool
     """Whether the agent or torchrun had ended the rank."""
     raised: bool
-    """Whether the rank left an exception of its own, and not only because its peer was gone."""
+    """Whether the rank's error file contains an exception that isn't merely due to a lost peer."""
     evidence: str
     oom_kills: int
     """Out-of-memory kills in this container since the attempt began."""
@@ -490,7 +491,7 @@ class RankExamined(NamedTuple):
 
 
 class LauncherExamined(NamedTuple):
-    """An ended launcher's last output was examined."""
+    """The last output of an ended launcher was examined."""
 
     ending: Ending
     evidence: str
@@ -504,9 +505,9 @@ class LauncherExamined(NamedTuple):
 
 
 class StoreEnded(NamedTuple):
-    """The process that serves torch's store to the ranks failed.
+    """The process that serves torch's store to the ranks has failed.
 
-    Without a store the ranks would search for each other until their own timeouts.
+    Without a store the ranks would wait for each other until their own timeouts.
     """
 
     attempt: int
@@ -524,7 +525,7 @@ class StoreEnded(NamedTuple):
 
 
 class SavingRanksFound(NamedTuple):
-    """The check for ranks that are writing their state has ended."""
+    """The agent has checked which ranks are writing their state."""
 
     seconds: Mapping[int, float]
     """The seconds that each rank requests, by local rank; 0 if the rank has written its state."""
@@ -552,7 +553,8 @@ class RunEmptied(NamedTuple):
 
 def _stop_requested(state: State, event: Stop, now: Now) -> State:
     if event.report is not None and event.report.worker != state.settings.worker:
-        # An operator that watches this worker, not the leader, must receive the failure before the stops that follow.
+        # If an operator watches this worker instead of the leader, it must receive the failure before the reports of
+        # the stopped ranks.
         state = changes.post(state, actions.KeepReport(event.report))
     if event.attempt != state.started or continuing.is_absent(state):
         return state
@@ -568,7 +570,7 @@ def _mismatch_found(state: State, event: Mismatch, now: Now) -> State:
 
 def _stall_message(state: State, event: Collect | Hung | Patience, now: Now) -> State:
     if isinstance(event, Collect):
-        # Answer at once, because collecting may take longer than a leader waits.
+        # Answer at once, because collecting the evidence may take longer than the leader waits for an answer.
         state = changes.post(state, actions.SendToLeader(Ping()))
     run = state.run
     can_hang = run is not None and run.present and not run.stopping and state.ended is None
@@ -576,7 +578,7 @@ def _stall_message(state: State, event: Collect | Hung | Patience, now: Now) -> 
         return changes.post(state, actions.Diagnose(event))
     if not isinstance(event, Collect):
         return state
-    # No rank of this worker can hang. Without an answer its agent would count as lost.
+    # No rank of this worker can hang. The worker answers anyway, because its agent would count as lost otherwise.
     line = EvidenceLine(event.attempt, state.settings.worker, {}, now.wall, request=event.request)
     return changes.post(state, actions.SendToLeader(line))
 

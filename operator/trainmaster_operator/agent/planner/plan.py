@@ -1,10 +1,10 @@
 """`plan(state, now)` compares the desired state with the present state, and returns the next actions. Pure.
 
-It is level-triggered: the last event doesn't matter, and once a plan's actions are performed, the next plan is empty
+The plan only depends on the state, not on the last event. Once a plan's actions are performed, the next plan is empty
 until something changes. `plan` calls the steps in the order of `_STEPS`; the first step that returns actions determines
-the whole plan. So effects happen in the order of the steps: progress before the report of the end, the saved report
-before the published one, the report of one attempt before the start of the next. A step also returns the state after
-its actions, which no longer requires them.
+the whole plan. So effects happen in the order of the steps. Progress is published before the report of the end, a
+report is saved before it is published, and an attempt's report is sent before the next attempt starts. Besides its
+actions, a step returns the next state, in which these actions are no longer required.
 """
 
 from __future__ import annotations
@@ -20,18 +20,21 @@ from trainmaster_operator.wire.report import EXIT_TERMINATED, Report
 
 Planned = tuple[State, tuple[actions.Action, ...]]
 RESOLVED_SECONDS = 2.0
-"""If worker 0's name is known but its agent doesn't answer for this long (a network policy may separate agents), the
-ranks start anyway, because their own rendezvous also waits for the master, though not as long."""
+"""If worker 0's name is resolved but its agent doesn't answer for this long (a network policy may separate agents), the
+ranks start anyway. Their own rendezvous waits for the master too, though not as long as the agent."""
 MAX_WARM_FAILURES = 12
-"""After this many failures in a row no other warm process is started."""
+"""After this many failures in a row, no warm process is started any more."""
 PATIENCE_SECONDS = 3.0
-"""How long a report waits for its acknowledgement or a newer assignment before the agent exits to report."""
+"""How long the agent waits for a report's acknowledgement or a newer assignment before it exits to report."""
 FORGOTTEN_SECONDS = 30.0
-"""If no operator watches for this long, the operator that acknowledged a report, or sent Hold, may have died."""
+"""If no operator has been watching for this long, the operator that acknowledged a report or sent Hold may be dead."""
 
 
 def plan(state: State, now: Now) -> Planned:
-    """Returns the next actions, in order, and the state after them; no actions: wait for an event or `wake_at`."""
+    """Returns the next actions, in order, and the state after them.
+
+    Without actions, the executor waits for an event, or until `wake_at`.
+    """
     if state.exit_code is None:
         for step in _STEPS:
             planned = step(state, now)
@@ -41,7 +44,7 @@ def plan(state: State, now: Now) -> Planned:
 
 
 def wake_at(state: State, now: Now) -> float | None:
-    """Returns when the plan made at `now` next changes without an event (monotonic clock)."""
+    """Returns when the plan that was made at `now` changes even without an event (monotonic clock); None: never."""
     times = [exit_at(state), continuing.alone_until(state)]
     if state.run is not None:
         times += [state.run.terminate_at, state.run.kill_at, state.run.conclude_at]
@@ -121,7 +124,7 @@ def _end_ranks(state: State, now: Now) -> Optional[Planned]:
     if run is None:
         return None
     if run.terminate_at is not None and now.steady >= run.terminate_at:
-        # torchrun would wait up to 30 s for its ranks. Once it is killed, they become the agent's own children.
+        # torchrun would wait up to 30 s for its ranks. Once torchrun is killed, the ranks are the agent's own children.
         planned = run.grace if run.grace >= ranks.PLANNED_GRACE else 0.0
         needed = run.launcher_knows_more or planned
         kill = run.wraps_ranks and not needed and run.launcher_ending is None
@@ -151,7 +154,7 @@ def _warm_up(state: State, _now: Now) -> Optional[Planned]:
     if warm.runs or warm.hopeless or warm.failures >= MAX_WARM_FAILURES or warm.lacking >= assignment.attempt:
         return None
     if state.run is not None and (state.report is None or state.report.state != "Running"):
-        # Cold-starting ranks need the processors for themselves.
+        # Ranks that are still starting cold need the processors for themselves.
         return None
     if state.run is not None and warm.lacking:
         # The previous attempt's ranks may still use the memory that the warm process lacked.
@@ -160,7 +163,7 @@ def _warm_up(state: State, _now: Now) -> Optional[Planned]:
 
 
 def may_launch(state: State, now: Now) -> bool:
-    """Returns whether at most the setup line still delays the attempt's ranks."""
+    """Returns whether the attempt's ranks may start now, apart from the setup line, which may still run."""
     if continuing.is_absent(state):
         # Joining ranks need no peers before they are ready.
         return True
@@ -174,7 +177,7 @@ def _prepare(state: State, now: Now) -> Optional[Planned]:
     if preparation is None or state.setup_runs:
         return None
     if _lacks_code(state, preparation.assignment):
-        # The next attempt checks again.
+        # The next attempt requests the archive again.
         report = changes.failure(state, now, "LaunchError", state.code.problem)
         state = state._replace(preparation=None, code=state.code._replace(wanted="", problem=""))
         return plan(changes.end(state, report, now), now)
@@ -198,7 +201,7 @@ def _start(state: State, now: Now) -> Optional[Planned]:
         known = state.report is not None and state.report._replace(at=report.at) == report
         return None if known else _publish(state, report)
     if assignment.continues is not None and state.present:
-        # Nothing more is done: this worker's ranks have ended.
+        # This worker can't continue, because its ranks have ended; it only reports this.
         report = _declined(state, report, assignment.continues)
         state = _reported(state, report)._replace(started=report.attempt, ended_at=now.steady, acknowledged=0)
         return plan(state, now)
@@ -221,7 +224,7 @@ def _start(state: State, now: Now) -> Optional[Planned]:
 
 
 def _declined(state: State, report: Report, continues: int) -> Report:
-    """Returns the report for ranks that ended before the attempt began, with the cause if it was reported."""
+    """Returns the report for ranks that ended before the attempt began, with the cause if the cause was reported."""
     ended = state.ended
     if ended is not None and ended.state in ("Failed", "Finished") and ended.attempt >= continues:
         return ended._replace(attempt=report.attempt, at=report.at, able=False)
@@ -253,9 +256,9 @@ def _leave(state: State, now: Now) -> Optional[Planned]:
 def exit_at(state: State) -> float | None:
     """Returns when the agent must exit to send its last report, on the monotonic clock; None: never.
 
-    The kubelet then writes the code and the termination message of an unacknowledged report to the API server
-    (docs/protocol.md, "The sure way"). An exit costs a restart of the container, and repeated exits a back-off, so the
-    agent waits as long as an operator may still record the report.
+    After the exit, the kubelet writes the agent's exit code and the report's termination message to the API server
+    (docs/protocol.md, "The sure way"). An exit costs a restart of the container, and repeated exits also cost a
+    back-off, so the agent waits as long as an operator may still record the report.
     """
     report, assignment = state.report, state.assignment
     if report is None or report.state not in ("Failed", "Finished"):
@@ -266,13 +269,13 @@ def exit_at(state: State) -> float | None:
         return None
     held = assignment.state == "Hold"
     if state.acknowledged >= report.attempt:
-        # An operator that sends Hold has recorded the report.
+        # If an operator has sent Hold, it has recorded the report.
         if held or state.unwatched_at is None:
             return None
         return max(state.unwatched_at, state.ended_at) + FORGOTTEN_SECONDS
     if report.state == "Failed" and (not report.culprit or report.reason == "AgentLost"):
-        # The kubelet has already reported the end of a lost agent's container, and the operator will contact this one.
-        # An operator that sends Hold knows that the attempt is over, and may be waiting for another pod.
+        # If this agent was lost, the kubelet has already reported the container's end, and the operator will connect.
+        # An operator that has sent Hold knows that the attempt is over, and may be waiting for another pod.
         return state.ended_at + (FORGOTTEN_SECONDS if held else PATIENCE_SECONDS)
     patient = state.ended_at + PATIENCE_SECONDS
     return patient if state.contact.watched else min(patient, max(state.ended_at, state.new_leader_until))

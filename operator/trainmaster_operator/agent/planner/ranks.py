@@ -1,8 +1,8 @@
 """This module derives the worker's end from its ranks' ends, and decides when ranks get SIGTERM and SIGKILL.
 
-A failure is reported as soon as it is seen, long before the last process is gone. Ranks of the same worker may still
-reveal a better cause later: the agent often sees a bystander's broken connection before the exit of the rank that
-caused it (in 15 of 24 kills), so after a mere broken connection it delays SIGTERM a moment.
+A failure is reported as soon as it is seen, long before the last process is gone. Another rank of the same worker may
+reveal a better cause later: the agent often sees the broken connection of a rank that isn't at fault before it sees
+the exit of the rank at fault (in 15 of 24 kills). So after a mere broken connection it delays SIGTERM a moment.
 """
 
 from __future__ import annotations
@@ -18,27 +18,29 @@ from trainmaster_operator.agent.planner.state import Run
 from trainmaster_operator.wire.report import Report
 
 FAILURE_GRACE = 0.4
-"""The seconds that ranks get to exit once another rank has failed. The rank at fault often closes its sockets before it
-exits, and its exit code is needed."""
+"""The seconds that ranks have to exit once another rank has failed. The rank at fault often closes its sockets before
+it exits, and the agent needs its exit code."""
 CONTINUE_SECONDS = 3.0
-"""Ranks that can continue live for this long after another has failed, so that an operator can continue the attempt.
-Ranks of a deleted pod keep training for this long, but at most a quarter of their grace period, so that an operator can
-continue without them. An immediate SIGTERM would end all ranks with a checkpoint."""
+"""Ranks that can continue live for this long after another rank has failed, so that an operator can continue the
+attempt. Ranks of a deleted pod keep training for this long, but at most for a quarter of their grace period, so that
+an operator can continue without them. If they got SIGTERM at once, all of the job's ranks would save a checkpoint and
+end."""
 PLANNED_GRACE = 2.0
-"""If a stop allows at least this many seconds, the launcher isn't killed, and ends with its ranks."""
+"""A stop that allows at least this many seconds is planned. The launcher isn't killed, and ends with its ranks."""
 SAVING_POLL_SECONDS = 0.02
-"""The time between two checks whether a rank is still writing its state."""
+"""The time between two checks of which ranks are still writing their state."""
 PROVOKED_SECONDS = 0.5
 """A provoked rank has this long to print its stacks."""
 
 # torchrun's summary: "failed (exitcode: -9) local_rank: 0 (pid: 1234)".
 _TORCHRUN_FAILURE = r"exitcode: (-?\d+)\) local_rank: (\d+)"
-# `python -m torch.distributed.run` ends with this if torch isn't installed; a missing module inside torch is different.
+# `python -m torch.distributed.run` ends with this message if torch isn't installed. If only a module inside torch is
+# missing, the message names that module.
 _NO_TORCH = r"No module named '?torch'?(?![.\w])"
 
 
 def stop(run: Run, now: float, grace: float, delay: float = 0.0) -> Run:
-    """Stop the ranks: SIGTERM after `delay`, SIGKILL `grace` seconds later. Earlier deadlines stay."""
+    """Stop the ranks: SIGTERM after `delay`, SIGKILL `grace` seconds later. An earlier deadline isn't postponed."""
     if delay > 0:
         return run if run.stopping else run._replace(terminate_at=now + delay, grace=grace)
     if not run.terminated:
@@ -60,7 +62,8 @@ def terminated(run: Run, now: float, grace: float) -> Run:
     if not run.terminated:
         planned = run.grace >= PLANNED_GRACE
         ends_at = min(run.grace_ends_at, now + run.grace)
-        # After a failure ranks only have to write their state; in a planned stop they save checkpoints.
+        # In a planned stop the ranks have the whole grace to save checkpoints. After a failure SIGKILL only waits for
+        # ranks that write their state.
         kill_at = ends_at if planned else min(ends_at, now + SAVING_POLL_SECONDS)
         last = max(ends_at, now + grace)
         run = run._replace(terminated=True, planned=planned, kill_at=kill_at, grace_ends_at=ends_at, last_kill_at=last)
@@ -91,15 +94,16 @@ def _is_settled(run: Run, ended: Report | None, launcher: Ending) -> bool:
 def _rank_ended(run: Run, ended: Report | None, local_rank: int, ending: Ending | None, unseen: frozenset[int]) -> Run:
     run = run._replace(endings={**run.endings, local_rank: ending})
     joins = local_rank in run.absent
-    # No rank exits normally before it has joined the others; when these have ended, waiting ranks are killed.
+    # A rank that hasn't joined the others never exits normally. Once the others have ended, the agent kills the ranks
+    # that still wait to join, and their ends don't count.
     left_well = run.sweeping if joins else ending is not None and ending.exit_code == 0
     if run.provoked or left_well:
         return run
-    # If the status isn't known, the exception in the rank's error file is still used.
+    # A rank whose status isn't known is examined too, because its error file may contain an exception.
     was_ended = ending is None or _was_ended(run, ended, ending, unseen)
     if was_ended:
-        # This isn't a cause, unless the rank had failed by itself before: the rank at fault can end later than a rank
-        # that lost the connection to it, here or on another worker.
+        # This end isn't a cause, unless the rank had failed by itself before it was ended. Such a rank at fault can end
+        # later than a rank that lost the connection to it, on this or another worker.
         known = run.planned if ended is None else ended.culprit
         if known:
             return run
@@ -112,18 +116,19 @@ def _was_ended(run: Run, ended: Report | None, ending: Ending, unseen: frozenset
         return True
     if not run.launcher or not run.wraps_ranks or ending.signal != signal.SIGTERM:
         return False
-    # On a loaded machine torchrun may have reaped the failed rank before we saw it; its report then names it.
+    # On a loaded machine torchrun may have reaped the failed rank before the agent saw its end. torchrun's report then
+    # names that rank.
     return ended is not None or run.launcher_knows_more or not unseen.isdisjoint(run.living)
 
 
 def launcher_examined(
     run: Run, ended: Report | None, report: Report, ending: Ending, evidence: str, oom_kills: int
 ) -> Run | Report:
-    """Use the launcher's last lines. They name the failed rank, which is examined next, or are the cause themselves."""
+    """Use the launcher's last lines. If they name the failed rank, it is examined next; else they are the cause."""
     match = re.search(_TORCHRUN_FAILURE, evidence)
     settled = ended is not None or run.terminated
     if match is not None:
-        # The agent was too late to see this rank's end itself.
+        # The agent didn't see this rank's end itself, because the launcher had reaped the rank.
         code, local_rank = int(match[1]), int(match[2])
         if settled and run.endings.get(local_rank) is not None:
             return run
@@ -147,9 +152,9 @@ def first_bad_ending(run: Run) -> Ending | None:
 def saving_ranks_found(run: Run, seconds: Mapping[int, float], now: float) -> Run:
     """Delay SIGKILL for ranks that are writing their state, as long as they request, within the job's grace.
 
-    A failing collective reveals the fault to a rank a moment before SIGKILL, and the next attempt continues from the
-    state that the rank then writes. SIGKILL doesn't wait for ranks that have written their state (0 seconds). For ranks
-    that aren't writing, it waits until the grace is over.
+    Ranks notice a fault when a collective fails, a moment before SIGKILL. They then write their state, from which the
+    next attempt continues. SIGKILL doesn't wait for ranks that have written their state (0 seconds). For ranks that
+    haven't begun to write, it waits until the grace is over.
     """
     until = {}
     for local_rank in run.ranks:

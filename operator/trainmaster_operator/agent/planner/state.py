@@ -1,4 +1,4 @@
-"""The agent's state consists of frozen values; only events and the steps of `plan` replace them. Pure."""
+"""The agent's state consists of immutable values, which only events and the steps of `plan` replace. Pure."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from trainmaster_operator.wire.stream import ProgressLine, Recovery
 
 NEVER = float("inf")
 NO_ASSIGNMENT = Assignment("", -1, (), None, (), 0, "Hold")
-"""It stands for the assignment until one has arrived."""
+"""The value of `State.assignment` until an assignment has arrived."""
 
 
 class Now(NamedTuple):
-    """Now is the present, by both clocks."""
+    """Now is the present time by two clocks."""
 
     steady: float
     """Seconds of the monotonic clock, for deadlines."""
@@ -33,7 +33,7 @@ class MasterContact(NamedTuple):
     reached: bool
     resolved: bool
     problem: str = ""
-    """Name, address, port and the last error, as text for people."""
+    """Text for people: worker 0's name, address and port, and the last error."""
 
 
 class LeaderContact(NamedTuple):
@@ -51,7 +51,7 @@ class SavedReport(NamedTuple):
 
     report: Report
     exited: bool
-    """Whether the agent has already exited to send this report; it doesn't do so twice."""
+    """Whether the agent has already exited to send this report; it doesn't exit twice for one report."""
 
 
 class Preparation(NamedTuple):
@@ -61,7 +61,7 @@ class Preparation(NamedTuple):
     node_rank: int
     begun_at: float
     resolved_at: Optional[float] = None
-    """When worker 0's name was first known."""
+    """When worker 0's name was first resolved."""
 
 
 class Run(NamedTuple):
@@ -77,7 +77,8 @@ class Run(NamedTuple):
     awaited: int = 0
     """The number of forked ranks; 0 if a launcher waits for the ranks."""
     endings: Mapping[int, Optional[Ending]] = {}
-    """The ranks' ends, in order; None for a rank whose end only the launcher knows, because it reaped the rank."""
+    """The ranks' ends, in the order in which they were seen. None: the launcher reaped the rank, so only it knows how
+    the rank ended."""
     launcher_ending: Optional[Ending] = None
     examinations: tuple[Union[ExamineRank, ExamineLauncher], ...] = ()
     terminate_at: Optional[float] = None
@@ -98,12 +99,12 @@ class Run(NamedTuple):
     saving: Mapping[int, float] = {}
     """When ranks began to write their state, by local rank."""
     spared: Mapping[int, float] = {}
-    """The time until which SIGKILL waits for a rank, by local rank."""
+    """When SIGKILL no longer waits for a rank, by local rank."""
     sweeping: bool = False
     emptied: bool = False
     """Whether no process is left."""
     provoked: bool = False
-    """Whether a hung rank was ended to make it print its stacks. The ranks' ends aren't classified after that."""
+    """Whether a hung rank was ended to make it print its stacks. If so, no end of a rank is classified any more."""
     conclude_at: Optional[float] = None
     continuable: bool = False
     """Whether the agent has started the ranks itself, so that they can continue in another attempt."""
@@ -133,7 +134,7 @@ class Run(NamedTuple):
         """Returns whether the launcher has ended, or all ranks if there is none."""
         if self.launcher:
             return self.launcher_ending is not None
-        # Ranks that wait to join have no peers left once all others have ended.
+        # Once all ranks of the group have ended, ranks that wait to join have no peers left.
         return len(self.endings) >= self.awaited or (bool(self.present) and set(self.present) <= set(self.endings))
 
     @property
@@ -164,15 +165,15 @@ class Warm(NamedTuple):
     lacking: int = 0
     """The attempt for which the warm process lacked something."""
     modules: Optional[Modules] = None
-    """The modules to import besides torch and the modules that the job names; None: unknown."""
+    """The modules to import in addition to torch and those that the job names; None: unknown."""
     ending: bool = False
-    """Whether the process was killed but hasn't ended yet. No attempt may use it then."""
+    """Whether the process was killed but hasn't ended yet. No attempt may use such a process."""
     hopeless: bool = False
     """Whether another warm process would fail too."""
 
 
 class Way(NamedTuple):
-    """Way contains the times of one recovery, in seconds since the epoch, because the ranks use that clock."""
+    """Way contains the times of one recovery in seconds since the epoch, because ranks report their times so."""
 
     attempt: int = -1
     """The attempt that ended; -1 before the first fault."""
@@ -199,15 +200,15 @@ class State(NamedTuple):
     assignment: Assignment = NO_ASSIGNMENT
     """The newest assignment."""
     applied: Assignment = NO_ASSIGNMENT
-    """The assignment that was applied to the leader's table and the follower last."""
+    """The assignment that was last applied to the leader's table and to the follower."""
     contact: LeaderContact = LeaderContact()
     started: int = 0
-    """The newest attempt that was started here, in this life of the agent or an earlier one."""
+    """The newest attempt that was started in this pod, by this agent or an earlier one."""
     preparation: Optional[Preparation] = None
     run: Optional[Run] = None
     regrouping: Optional[Regroup] = None
     environ: Optional[Mapping[str, str]] = None
-    """The environment after the setup line, which runs once in an agent's life."""
+    """The environment after the setup line, which runs once in an agent's life; None while it isn't known."""
     setup_runs: bool = False
 
     code: CodeState = CodeState()
@@ -216,7 +217,7 @@ class State(NamedTuple):
     report: Optional[Report] = None
     """The last report of the newest attempt that was started here, or `Waiting`."""
     previous: Optional[Report] = None
-    """The last report of the previous attempt, kept for a leader that is joined later and lacks it."""
+    """The last report of the previous attempt, kept for a new leader, which may not have received it."""
     saved: Optional[SavedReport] = None
     published: Optional[Report] = None
     unflushed: bool = False
@@ -238,10 +239,10 @@ class State(NamedTuple):
     """When the last operator stopped watching; None while an operator watches."""
     known_leader: Optional[int] = None
     new_leader_until: float = 0.0
-    """The time until which a new leader is assumed to get an operator soon."""
+    """Until this time, an operator is assumed to watch the new leader soon."""
 
     outbox: tuple[Action, ...] = ()
-    """Actions to perform once, in this order, before all others."""
+    """Actions to perform once, in this order, before all other actions."""
     terminating: bool = False
     """Whether SIGTERM has arrived; nothing is started after it."""
     exit_code: Optional[int] = None
@@ -258,19 +259,19 @@ class State(NamedTuple):
 
     @property
     def node_rank(self) -> Optional[int]:
-        """Returns this worker's NODE_RANK in the newest assignment; None if it has no ranks to run in it."""
+        """Returns this worker's NODE_RANK in the newest assignment; None if this worker runs no ranks in it."""
         assignment, settings = self.assignment, self.settings
         return assignment.node_rank(settings.worker, settings.pod_uid) if assignment.state == "Run" else None
 
     @property
     def present(self) -> tuple[int, ...]:
-        """Returns this worker's local ranks in the newest assignment's group; none if it has no ranks to run in it."""
+        """Returns this worker's local ranks in the newest assignment's group; empty if the worker runs no ranks."""
         node_rank = self.node_rank
         return () if node_rank is None else self.assignment.present(node_rank, self.settings.processes)
 
 
 def measured(way: Way, line: ProgressLine, first_step_at: Optional[float]) -> Optional[Recovery]:
-    """Returns the finished phases of the way to an attempt; None if no fault led to it."""
+    """Returns the finished phases of the recovery that led to an attempt; None if no fault preceded it."""
     if way.attempt < 0 or line.attempt != way.attempt + 1:
         return None
     ranks = line.ranks.values()
@@ -283,7 +284,7 @@ def measured(way: Way, line: ProgressLine, first_step_at: Optional[float]) -> Op
         _last(rank.restored_at for rank in ranks),
         first_step_at,
     )
-    # If the clock was set back, no phase may lie before the fault.
+    # If the clock was set back, a phase could seem to end before the fault.
     return Recovery(*(None if at is None else max(0.0, at - way.fault_at) for at in moments))
 
 

@@ -1,8 +1,9 @@
-"""This module starts and reaps processes, and finds leftover ones.
+"""This module starts and reaps processes, and finds leftover processes.
 
-The agent is PID 1 of its container, so every orphan becomes its child; elsewhere (tests, a pod with a shared process
-namespace) it makes itself the subreaper, see prctl(2), PR_SET_CHILD_SUBREAPER. All processes below it can then be found
-by their ancestry, whatever process groups and sessions they have: torchrun gives each rank its own session.
+The agent is PID 1 of its container, so every orphan becomes its child. Elsewhere (in tests, or in a pod with a shared
+process namespace) the agent makes itself the subreaper (prctl(2), PR_SET_CHILD_SUBREAPER). So the agent finds all
+processes below it by their ancestry. Process groups and sessions don't suffice for this, because torchrun gives each
+rank its own session.
 """
 
 from __future__ import annotations
@@ -19,18 +20,20 @@ from typing import Any, NamedTuple
 from trainmaster_operator.agent.errors import LaunchError
 from trainmaster_operator.agent.planner.classification import Ending
 
-# torchrun handles the first four signals itself, so in its ranks they are in their initial state.
+# A child starts with these signals in their initial state. torchrun handles the first four itself, so for its ranks
+# they are in this state anyway.
 _RESET_SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT]
 _RESET_SIGNALS += [signal.SIGPIPE, signal.SIGCHLD, signal.SIGXFSZ]
 _SHELLS = ("sh", "bash", "dash", "ash", "zsh", "ksh", "busybox")
 _PR_SET_CHILD_SUBREAPER = 36
 # Linux, include/uapi/linux/pidfd.h: _IOWR(0xFF, 11, struct pidfd_info). The first version of the struct begins with the
-# mask of the requested fields (64 bits), and ends with the status as in wait(2) (32 bits).
+# mask of the requested fields (64 bits). It ends with the exit status in the form of wait(2) (32 bits).
 _PIDFD_GET_INFO = 0xC040FF0B
 _PIDFD_INFO_EXIT = 1 << 3
 _PIDFD_INFO_BYTES = 64
-# Launchers set these for each rank: torchrun and accelerate, which uses it
-# (torch.distributed.elastic.agent.server.local_elastic_agent), and deepspeed (deepspeed.launcher.launch).
+# These launchers set these variables for each rank: torchrun
+# (torch.distributed.elastic.agent.server.local_elastic_agent), accelerate, which uses torchrun, and deepspeed
+# (deepspeed.launcher.launch).
 _SET_BY_LAUNCHERS = (
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "TORCHELASTIC_RUN_ID"),
     *("LOCAL_SIZE", "CROSS_RANK"),
@@ -76,7 +79,7 @@ def spawn(
 ) -> int:
     """Start a process in its own process group or session; returns its pid.
 
-    `streams` maps the child's descriptors to the agent's. Raises LaunchError if the kernel refuses (no such
+    `streams` maps the child's descriptors to the agent's. Raises LaunchError if the kernel refuses to start it (no such
     interpreter, not executable, out of processes).
     """
     actions: list[tuple[int, int, int] | tuple[int, int, str, int, int]] = [
@@ -95,7 +98,7 @@ def spawn(
 
 @contextlib.contextmanager
 def output_streams() -> Iterator[tuple[tuple[int, int], dict[int, int]]]:
-    """Yields descriptors for reading a child's stdout and stderr, and `streams` for `spawn`; closes the latter."""
+    """Yields the reading ends of a child's stdout and stderr, and `streams` for `spawn`, closed afterwards."""
     out_read, out_write = os.pipe()
     err_read, err_write = os.pipe()
     try:
@@ -122,7 +125,7 @@ def send(pids: Iterable[int], number: int) -> None:
 
 
 def spare_core(pid: int) -> None:
-    """Prevent a process's core file, by a limit of 1 byte, which core handlers respect too (core(5))."""
+    """Prevent a process's core file by limiting it to 1 byte; core handlers respect this limit too (core(5))."""
     import resource
 
     with contextlib.suppress(OSError, ValueError):
@@ -174,17 +177,18 @@ def descendants(root: int) -> list[int]:
 
 
 def session_members(leaders: Collection[int]) -> list[int]:
-    """Returns the pids of all living processes in these sessions, given by their leaders."""
-    # Session 0 contains the kernel's processes, and those of other PID namespaces.
+    """Returns the pids of all living processes in the sessions of these leaders."""
+    # Session 0 contains the kernel's own processes, and processes of other PID namespaces.
     wanted = {pid for pid in leaders if pid > 1}
     return [each.pid for each in process_table().values() if each.session in wanted and each.state not in "ZX"]
 
 
 def rank_processes(root: int) -> dict[int, int]:
-    """Returns the pids, by local rank, of the ranks that a user's own launcher started: `root` or its descendants.
+    """Returns the pids, by local rank, of the ranks that a user's own launcher (`root`) has started.
 
-    A rank's environment contains its number. The launcher may have inherited another number from the manifest, so the
-    two must differ. A rank precedes its own children (loaders). Empty if there are none.
+    A rank's environment contains its number. The launcher's environment may contain a number from the manifest, which
+    the launcher's other children inherit, so only a process with different values is a rank. A rank's own children
+    (such as loaders) have its values; the rank precedes them in `descendants`.
     """
     outside, found = _initial_environment(root), dict[int, int]()
     for pid in descendants(root):
@@ -202,10 +206,10 @@ def _initial_environment(pid: int) -> dict[str, str]:
 
 
 def signal_target(pid: int, number: int = signal.SIGTERM) -> int:
-    """Returns the process that a signal (SIGTERM) for the rank `pid` should reach.
+    """Returns the process that should get a signal for the rank `pid`.
 
-    A shell that waits for a program handles the signal only after the program has ended, so the program would never
-    save its checkpoint. Therefore the program is the target, unless the shell has a trap for the signal.
+    If `pid` is a shell that waits for a program, the shell handles SIGTERM only after the program has ended, so the
+    program would never save its checkpoint. So the program gets the signal, unless the shell has a trap for it.
     """
     table = process_table()
     while pid in table and table[pid].name in _SHELLS and not catches(pid, number):
@@ -235,14 +239,14 @@ def catches(pid: int, number: int) -> bool:
 def zombie_ending(pid: int) -> Ending | None:
     """Returns the ending of a zombie that isn't our child; None if it can't be read."""
     _, fields = _stat_of(pid)
-    # Field 52 of proc(5), counted from the third one here.
+    # The exit code is field 52 in proc(5). `fields` begins with the third.
     if len(fields) < 50 or fields[0] not in "ZX":
         return None
     return Ending.of(os.waitstatus_to_exitcode(int(fields[49])))
 
 
 def reaped_ending(pidfd: int) -> Ending | None:
-    """Returns the ending of a process that its parent reaped; None before Linux 6.15, or if a sandbox refuses."""
+    """Returns the ending of a process that its parent has reaped; None before Linux 6.15 or in some sandboxes."""
     asked = _PIDFD_INFO_EXIT.to_bytes(8, sys.byteorder)
     try:
         info = fcntl.ioctl(pidfd, _PIDFD_GET_INFO, asked.ljust(_PIDFD_INFO_BYTES, b"\0"))
@@ -254,9 +258,10 @@ def reaped_ending(pidfd: int) -> Ending | None:
 
 
 def leftovers(state_dir: str) -> list[int]:
-    """Returns the processes of an earlier agent's attempts: their environment names the state folder and an attempt.
+    """Returns the processes of an earlier agent's attempts, whose environment names the state folder and an attempt.
 
-    A separate container has none: the kernel kills a PID namespace with its PID 1.
+    There are none if the container has its own PID namespace, because the kernel kills the namespace's processes when
+    its PID 1 ends.
     """
     found = []
     for pid in set(_all_pids()) - {os.getpid()}:

@@ -1,11 +1,12 @@
 """The user's code is unpacked from the pod's mounted archive into a folder with a constant path and inode.
 
 The folder is the working directory of all the agent's children, so old files are replaced in place, and only while no
-rank lives. The ranks' own files stay; the old archive's files and bytecode are removed. All files of an archive get the
-same new time, so that programs that compare times (Python's bytecode, the warm process) never mistake old code for new.
+rank lives. The ranks' own files stay; the old archive's files and their bytecode are removed. All files of an archive
+get the same new modification time. Python's bytecode and the warm process compare such times, and so never mistake old
+code for new.
 
-The archive must match the digest that the operator has signed. It is still checked and bounded: only files, folders and
-links inside the folder are written, one by one, and never through a link.
+The archive must match the digest that the operator has signed. Its content is checked and bounded nevertheless: only
+files, folders and links inside the folder are written, one by one, and never through a link.
 """
 
 from __future__ import annotations
@@ -28,14 +29,15 @@ from trainmaster_operator.wire.names import CODE_ARCHIVE
 
 POLL_SECONDS = 0.05
 WAIT_SECONDS = 60.0
-"""The limit of the wait for an archive. By then a late volume has been refreshed several times (`touched`)."""
+"""How long to wait for an archive. In this time a volume that was mounted too early is refreshed several times
+(`touched`)."""
 _CHUNK = 1 << 20
 _HEADERS = 4096
-"""The most bytes of a member's headers, which count towards the limit of an unpacked archive."""
+"""The most bytes of a member's headers. They count towards the limit of an unpacked archive."""
 
 
 class RefusedArchive(Exception):
-    """The archive contains something that an archive of code can't contain."""
+    """The archive contains something that an archive of code must not contain."""
 
 
 class UnreadableArchive(Exception):
@@ -46,7 +48,7 @@ class Installed(NamedTuple):
     """Installed describes an archive's files in the folder."""
 
     digest: str
-    """The archive's digest; empty if the files were being replaced."""
+    """The archive's digest; empty if a replacement of the files wasn't finished."""
     time: int
     """The files' modification time (whole seconds)."""
     files: tuple[str, ...]
@@ -55,8 +57,8 @@ class Installed(NamedTuple):
 class CodeFolder:
     """CodeFolder finds an archive and unpacks it, in one thread at a time.
 
-    The archive may be on a dead file server, and the agent must still answer. All methods but `_search` run in the
-    loop's thread.
+    A thread does it because the archive may be on a dead file server, and the agent must answer nevertheless. All
+    methods but `_search` run in the loop's thread.
     """
 
     def __init__(self, loop: Loop, settings: AgentSettings, put: Callable[[Event], None]) -> None:
@@ -108,17 +110,17 @@ class CodeFolder:
                 elif self._install(path, digest):
                     event = CodeFetched(digest)
         except OSError as error:
-            # The error's own file name isn't used: a full disk gives none, and a failed rename gives the source's name.
+            # The error's file name isn't used: a full disk gives none, and a failed rename gives the source's name.
             event = CodeRefused(digest, f"cannot unpack the code into {self.folder}: {error.strerror or error}")
         except Exception as error:
-            # All errors are caught, because otherwise the attempt would wait for a dead thread.
+            # All errors are caught. Otherwise the attempt would wait for a dead thread.
             refused = isinstance(error, RefusedArchive)
             reason = str(error) if refused else f"{type(error).__name__}: {str(error)[:200]}"
             event = CodeRefused(digest, f"the code of {self._settings.code_source} can't be unpacked: {reason}")
         self._loop.call_soon(lambda: self._worked(digest, event))
 
     def _changed_file(self, digest: str, seen: dict[str, tuple[int, ...]]) -> Optional[str]:
-        """Returns the archive's file if this version of it is new."""
+        """Returns the archive's path if this version of the file hasn't been read yet, else None."""
         for name in (f"{digest}.tar.gz", CODE_ARCHIVE):
             path = os.path.join(self._settings.code_dir, name)
             try:
@@ -172,10 +174,10 @@ class CodeFolder:
 
 
 def install(path: str, digest: str, folder: str, stamp: str, unpack: Callable[[], None] = lambda: None) -> bool:
-    """Unpack an archive's files into the folder; returns False if the file is another archive.
+    """Unpack an archive's files into the folder; returns False if the file has another digest.
 
-    `unpack` is called once the digest matches. Raises RefusedArchive, UnreadableArchive, and OSError if the folder
-    can't be written.
+    `unpack` is called once, after the digest has matched. Raises RefusedArchive, UnreadableArchive, and OSError if the
+    folder can't be written.
     """
     staging = f"{folder}.new"
     with contextlib.ExitStack() as opened:
@@ -186,7 +188,7 @@ def install(path: str, digest: str, folder: str, stamp: str, unpack: Callable[[]
             if _Hashing(file).digest() != digest:
                 return False
         except FileNotFoundError:
-            # The volume is switching to another version.
+            # The file is missing because the volume is switching to another version.
             return False
         except OSError as error:
             raise UnreadableArchive(f"{path}: {error.strerror or error}") from error
@@ -194,7 +196,7 @@ def install(path: str, digest: str, folder: str, stamp: str, unpack: Callable[[]
         try:
             _install(file, digest, folder, stamp, staging)
         finally:
-            # Without this, a full disk would stay full.
+            # The staged files are removed, because a full disk would stay full otherwise.
             shutil.rmtree(staging, ignore_errors=True)
     return True
 
@@ -226,7 +228,7 @@ def _install(file: BinaryIO, digest: str, folder: str, stamp: str, staging: str)
 
 
 def read_installed(stamp: str) -> Installed:
-    """Returns a description of the folder's archive; an empty one if it isn't known."""
+    """Returns the description of the archive in the folder; an empty description if the archive isn't known."""
     try:
         with open(stamp, encoding="utf-8") as file:
             data = json.load(file)
@@ -236,7 +238,7 @@ def read_installed(stamp: str) -> Installed:
 
 
 class _Hashing:
-    """_Hashing hashes the bytes as they are read, because the file may change between two reads."""
+    """_Hashing hashes exactly the bytes that are read, because the file may change between two reads."""
 
     def __init__(self, file: BinaryIO) -> None:
         import hashlib
@@ -325,7 +327,7 @@ class _Bounded:
         try:
             data: bytes = self._file.read(size)
         except OSError as error:
-            # gzip's own errors are OSErrors too.
+            # gzip's own errors are OSErrors too, so they are converted here.
             raise RefusedArchive(f"it is no archive (tar, gzip): {str(error)[:200]}") from error
         self._left -= len(data)
         if self._left < 0:
@@ -349,7 +351,7 @@ def _safe_link(name: str, target: str) -> str:
 
 
 def _make_folders(root: str, path: str) -> None:
-    """Make a folder and its parents, replacing anything that ranks have put there."""
+    """Make a folder and its parents, and replace files and links of ranks that are in the way."""
     at = root
     for part in filter(None, path.split("/")):
         at = os.path.join(at, part)
@@ -363,14 +365,14 @@ def _is_folder(path: str) -> bool:
 
 
 def _remove(path: str) -> None:
-    # Ranks may have removed or replaced it.
+    # Ranks may have removed the file, or put something else in its place.
     with contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
         os.remove(path)
 
 
 def _remove_empty(root: str, files: tuple[str, ...]) -> None:
-    """Remove the folders that are empty without an old archive's files."""
+    """Remove the folders of an old archive's files that are empty now."""
     folders = {os.path.dirname(name) for name in files}
     for folder in sorted((folders | {os.path.dirname(each) for each in folders}) - {""}, key=len, reverse=True):
-        with contextlib.suppress(OSError):  # it isn't empty, or never existed
+        with contextlib.suppress(OSError):  # the folder isn't empty, or never existed
             os.rmdir(os.path.join(root, folder))

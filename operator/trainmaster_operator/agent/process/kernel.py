@@ -9,8 +9,8 @@ from typing import Optional
 from trainmaster_operator.agent.process import children
 
 _V1_NO_LIMIT = 1 << 62
-"""If there is no limit, v1 shows a number slightly below the largest 64-bit number."""
-# NVIDIA, AMD, Intel, Ascend and others (Linux, Documentation/accel).
+"""A v1 limit above this means that there is no limit, because v1 then shows almost the largest 64-bit number."""
+# These are the device files of NVIDIA, AMD, Intel, Ascend and others (Linux, Documentation/accel).
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/davinci", "/dev/accel/")
 
 
@@ -24,7 +24,7 @@ def oom_kill_count(cgroup_root: str) -> int:
 
 
 def free_memory(cgroup_root: str) -> Optional[int]:
-    """Returns the bytes that this container may still use, including reclaimable page cache; None: no limit."""
+    """Returns how many bytes this container may still use, counting reclaimable page cache as free; None: no limit."""
     for folder, first_version in _folders(cgroup_root):
         files = ("limit_in_bytes", "usage_in_bytes") if first_version else ("max", "current")
         most, now = (children.read_text(os.path.join(folder, f"memory.{name}")).strip() for name in files)
@@ -36,7 +36,7 @@ def free_memory(cgroup_root: str) -> Optional[int]:
 
 
 def _folders(cgroup_root: str) -> Iterator[tuple[str, bool]]:
-    """Yields the folders of this process's cgroup and of the root's, and whether each is of v1 (cgroups(7))."""
+    """Yields the folders of this process's cgroup and of the root cgroup, and whether each is v1 (cgroups(7))."""
     lines = (line.split(":", 2) for line in children.read_text("/proc/self/cgroup").splitlines())
     own = {controller: parts[2] for parts in lines if len(parts) == 3 for controller in parts[1].split(",")}
     for controller, root in (("", cgroup_root), ("memory", os.path.join(cgroup_root, "memory"))):
@@ -45,7 +45,7 @@ def _folders(cgroup_root: str) -> Iterator[tuple[str, bool]]:
 
 
 def _numbers(path: str) -> dict[str, int]:
-    """Returns the numbers in one of the kernel's files by their names."""
+    """Returns the numbers in one of the kernel's files, by name."""
     pairs = (line.split() for line in children.read_text(path).splitlines())
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
 
@@ -60,7 +60,7 @@ def has_device(pid: int) -> bool:
 
 
 def describe_process(pid: int) -> str:
-    """Returns the kernel's description of a process and its threads, without its help (proc(5))."""
+    """Returns the kernel's description of a process and its threads (proc(5)). The process needn't cooperate."""
     status = children.status_of(pid)
     lines = [f"pid {pid} {status.get('Name', '')}: {status.get('State', 'gone')}"]
     try:
@@ -77,7 +77,7 @@ def describe_process(pid: int) -> str:
 def _at(place: str, thread: int) -> str:
     """Returns the kernel function in which a thread waits, else the thread's state.
 
-    The kernel shows 0 if the thread isn't waiting, or without permission (fs/proc/base.c, `proc_pid_wchan`).
+    The kernel shows 0 if the thread isn't waiting, or if the agent may not see it (fs/proc/base.c, `proc_pid_wchan`).
     """
     if place not in ("", "0"):
         return f"waits in {place}"

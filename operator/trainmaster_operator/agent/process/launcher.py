@@ -1,11 +1,12 @@
 """This module makes an attempt's command lines and environments. It is pure: it starts nothing.
 
-torchrun is used with a static rendezvous and without its own restarts: its in-place restart fails with
-"connectFullMesh" (torch 2.13 on gloo), and the operator decides about attempts. Each rank starts through a one-line
-shell that reports its pid to the agent, connects the rank's own pipes, and then becomes the rank by `exec`. So the
-agent sees every rank's output and end at once, in any version of torch, without waiting for torchrun's polling.
+torchrun is used with a static rendezvous and without its own restarts, because its in-place restart fails with
+"connectFullMesh" (torch 2.13 on gloo), and because the operator decides about attempts. Each rank starts through a
+one-line shell script that reports its pid to the agent, connects the rank's own pipes, and then becomes the rank by
+`exec`. So the agent sees every rank's output and end at once, in any version of torch, without waiting for torchrun's
+polling.
 
-Ranks that start without torchrun get the same variables as from torchrun (torch 2.13: torch.distributed.run,
+Ranks that start without torchrun get the variables that torchrun would set (torch 2.13: torch.distributed.run,
 `config_from_args`; torch.distributed.launcher.api, `launch_agent`;
 torch.distributed.elastic.agent.server.local_elastic_agent, `_start_workers`).
 """
@@ -26,15 +27,15 @@ from trainmaster_operator.wire.names import TORCHRUN_MODULES, is_python
 _TORCHRUN = "torchrun"
 SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 WANDB_VARIABLES = ("WANDB_RUN_ID", "WANDB_RESUME", "WANDB_SWEEP_ID")
-"""If the user or a sweep sets one of these, the agent sets none of its own."""
+"""If the user or a sweep sets one of these variables, the agent sets none of them."""
 PIPE_VARIABLE, DUMP_VARIABLE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_FR_DUMP_TEMP_FILE"
 """These name the files through which the agent asks a rank's flight recorder (`progress/recorder`)."""
 ADDRESS, PATH = "127.0.0.1", "/v1/trainer-status"
 URL, TOKEN = "KUBEFLOW_TRAINER_SERVER_URL", "KUBEFLOW_TRAINER_SERVER_TOKEN"
 _PROXIES, _NO_PROXIES = ("http_proxy", "HTTP_PROXY"), ("no_proxy", "NO_PROXY")
 
-# $0 is the attempt's folder, and "$@" is the user's command. The pid is read from /proc, because torchrun replaces
-# every $$ by $ (torch.distributed.elastic.utils.api.macros).
+# In this script, $0 is the attempt's folder, and "$@" is the user's command. The pid is read from /proc, because
+# torchrun replaces every $$ by $ (torch.distributed.elastic.utils.api.macros).
 RANK_WRAPPER = (
     'read -r pid rest </proc/self/stat && printf "%s %s\\n" "$LOCAL_RANK" "$pid" >"$0/ranks" && '
     'exec "$@" >"$0/rank-$LOCAL_RANK.out" 2>"$0/rank-$LOCAL_RANK.err"'
@@ -42,7 +43,7 @@ RANK_WRAPPER = (
 
 
 class CommandLine(NamedTuple):
-    """CommandLine is a launcher's command; `wraps_ranks`: whether ranks announce themselves through the FIFO."""
+    """CommandLine is a launcher's command. `wraps_ranks`: whether its ranks announce themselves through the FIFO."""
 
     arguments: tuple[str, ...]
     wraps_ranks: bool
@@ -78,7 +79,7 @@ class Launch(NamedTuple):
         if not command or not command[0]:
             raise LaunchError("command not found: the command is empty; set spec.command")
         if self.settings.launcher == "exec" or starts_torchrun(command):
-            # A command that starts torchrun itself is configured by PET_*, because launchers must not be nested.
+            # The command is itself a launcher. Launchers must not be nested, so the variables PET_* configure this one.
             return CommandLine(tuple(command), False)
         arguments = (
             *((command[0], "-m", "torch.distributed.run") if is_python(command[0]) else (_TORCHRUN,)),
@@ -102,23 +103,24 @@ class Launch(NamedTuple):
         return CommandLine(arguments, True)
 
     def environment(self) -> dict[str, str]:
-        """Returns the environment of the attempt's children: the user's with the attempt's changes."""
+        """Returns the environment of the attempt's children: the user's variables with the attempt's changes."""
         environ = {**self.base, **self.attempt_variables()}
         if self.settings.launcher != "exec":
-            # torchrun sets RANK for each rank; the manifest's value is for programs that run without a launcher.
+            # torchrun sets RANK for each rank. The manifest's value is only for programs that run without a launcher.
             environ.pop("RANK", None)
         environ["TRAINMASTER_STATE_DIR"] = self.settings.state_dir
-        # Otherwise a killed rank loses its buffered last lines, which are the most important ones.
+        # Without this, a killed rank would lose its last lines, the most important ones, in its buffer.
         environ.setdefault("PYTHONUNBUFFERED", "1")
-        # An image seldom contains a name for a pod's user, and without a name getpass.getuser() raises KeyError.
+        # An image seldom contains a name for the pod's user id, and without a name getpass.getuser() raises KeyError.
         named = any(environ.get(name) for name in ("LOGNAME", "USER", "LNAME", "USERNAME"))
         if not named and not _has_name(os.getuid()):
             environ["USER"] = environ["LOGNAME"] = str(os.getuid())
-        # A rank killed by a fatal signal then prints its position (docs.python.org/3/library/faulthandler.html).
+        # With this, a rank killed by a fatal signal prints its stacks (docs.python.org/3/library/faulthandler.html).
         environ.setdefault("PYTHONFAULTHANDLER", "1")
-        # With 3, NCCL's watchdog (torch 2.11 and 2.13) waits a minute after an error or a timeout, and ends the
-        # process. With 1, torchrun's value, it first aborts the communicator. This ends the collective, and a queued
-        # optimizer step then changes the weights by unreduced gradients, perhaps while a survivor is copying them.
+        # With 3, NCCL's watchdog (torch 2.11 and 2.13) waits a minute after an error or a timeout, and then ends the
+        # process. With 1, torchrun's value, the watchdog first aborts the communicator. This ends the collective, so a
+        # queued optimizer step changes the weights by unreduced gradients, perhaps while a surviving rank is copying
+        # its weights.
         environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3")
         return environ
 
@@ -171,22 +173,22 @@ class Launch(NamedTuple):
             "TORCHELASTIC_RESTART_COUNT": "0",
             "TORCHELASTIC_MAX_RESTARTS": "0",
             "TORCHELASTIC_RUN_ID": f"attempt-{self.assignment.attempt}",
-            # A process of the first worker's agent, and not rank 0, serves the store.
+            # The store is served by a process of the first worker's agent, not by rank 0.
             "TORCHELASTIC_USE_AGENT_STORE": "True",
             "TORCHELASTIC_ERROR_FILE": os.path.join(self.error_folder(local_rank), "error.json"),
             **self.run_variables(rank),
         }
 
     def error_folder(self, local_rank: int) -> str:
-        """Returns the folder of a rank's error file, which torchrun uses too."""
+        """Returns the folder of a rank's error file, the same as torchrun's."""
         return os.path.join(self.folder, "torchrun", "warm", "attempt_0", str(local_rank))
 
     def run_variables(self, rank: int) -> dict[str, str]:
         """Returns the variables that make all attempts of a job one Weights & Biases run.
 
-        W&B starts a run for a new id and continues a known one (docs.wandb.ai, "Resume a run": an id has at most 64
-        characters and none of / \\ # ? % :). Only rank 0 gets the id: if a script logs from every rank, runs with the
-        same id would overwrite each other.
+        W&B starts a run for a new id and continues the run of a known id (docs.wandb.ai, "Resume a run": an id has at
+        most 64 characters and none of / \\ # ? % :). Only rank 0 gets the id, because if a script logs from every rank,
+        runs with the same id would overwrite each other.
         """
         if rank != 0 or not self.settings.job_uid or any(name in self.base for name in WANDB_VARIABLES):
             return {}
@@ -200,7 +202,7 @@ def _rank_zero(variables: Mapping[str, str]) -> str:
 
 
 def find_launcher(line: CommandLine, environ: Mapping[str, str]) -> str:
-    """Returns the path of a command's program; raises LaunchError (NO_TORCH's text if the agent chose torchrun)."""
+    """Returns the path of a command's program. Raises LaunchError, with NO_TORCH if the agent chose torchrun."""
     try:
         return find_program(line.arguments[0], environ)
     except LaunchError:
@@ -218,7 +220,7 @@ def starts_torchrun(command: Sequence[str]) -> bool:
 
 
 def _has_name(uid: int) -> bool:
-    # Imported here, because a light start is part of every recovery.
+    # Imported here, because a short start of the agent shortens every recovery.
     import pwd
 
     try:
@@ -229,16 +231,16 @@ def _has_name(uid: int) -> bool:
 
 
 def warm_environment(settings: AgentSettings, base: Mapping[str, str]) -> tuple[dict[str, str], frozenset[str]]:
-    """Returns the environment common to all this worker's ranks in every attempt, and the names of all other variables.
+    """Returns the environment common to this worker's ranks in every attempt, and the names of all other variables.
 
-    Some variables are read when a module is imported, or when Python starts, so the warm process gets them too.
+    The warm process gets this environment, because some variables are read when Python starts or a module is imported.
     """
     any_launch = Launch(settings, Assignment("", 1, (settings.worker,), None, ("",), 0), 0, base, trainer_port=1)
     own, environ = any_launch.rank_variables(0).keys(), any_launch.environment()
     if settings.processes > 1:
         environ.setdefault("OMP_NUM_THREADS", "1")
     environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = SIGNALS
-    # The shell that becomes a rank sets this too.
+    # A rank has this variable too, because the shell that becomes the rank sets it.
     environ["PWD"] = os.getcwd()
     return {name: value for name, value in environ.items() if name not in own}, frozenset(own)
 
@@ -250,9 +252,10 @@ def recorder_environment(folder: str) -> dict[str, str]:
 
 
 def trainer_environment(port: int, token_file: str, base: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables that make a Trainer report to this port; none if the user has chosen another server.
+    """Returns the variables that make a Trainer report to this port; empty if the user has chosen another server.
 
-    If an HTTP proxy is set, they extend `no_proxy`, because it would get these requests too (urllib.request).
+    If an HTTP proxy is set, they extend `no_proxy`, because these requests would go to the proxy otherwise
+    (urllib.request).
     """
     if not port or any(name in base for name in (URL, TOKEN)):
         return {}

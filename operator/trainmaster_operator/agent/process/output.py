@@ -1,8 +1,8 @@
 """This module forwards the ranks' output line by line with a prefix, and keeps its newest part in the state folder.
 
-A pump reads one pipe. The agent writes to its own stdout only when stdout accepts more, so a slow container runtime
-slows the ranks (their pipes fill) and never the agent. `AttemptOutput` owns all pumps of an attempt, and finds the
-reason for a rank's end in the kept output.
+A pump reads one pipe. The agent writes to its own stdout only when stdout accepts more. So if the container runtime is
+slow, the ranks' pipes fill and the ranks wait, but the agent never does. `AttemptOutput` owns all pumps of an attempt,
+and finds the reason for a rank's end in the kept output.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from trainmaster_operator.wire.values import last_lines
 CHUNK_BYTES = 65_536
 MAX_LINE_BYTES = 16_384
 MAX_PENDING_BYTES = 1_048_576
-"""When this much output is waiting to be written, pipes aren't read."""
+"""While this much output is waiting to be written, no pipe is read."""
 LOG_BYTES = 1_048_576
 """A kept log is rotated at this size; one older part is kept."""
 TAIL_LINES = 60
-# torch logs this as an error for each dump of its flight recorder (torch 2.11 to 2.15, ProcessGroupNCCL.cpp). It is no
-# error, so it is left out of the user's log and the evidence, and doesn't count as a sign of life.
+# torch logs this line as an error for each dump of its flight recorder (torch 2.11 to 2.15, ProcessGroupNCCL.cpp). It
+# is no error, so the line is left out of the user's log and of the evidence, and doesn't count as a sign of life.
 _DUMP = (
     rb"ProcessGroupNCCL\.cpp:\d+\].*(?:preparing to dump debug info|dumping nccl trace to|triggering FR dump"
     rb"|trace successfully dumped)"
 )
 
 Reader = Callable[[bytes, Sequence[bytes], bytes], None]
-"""Takes a stream's new data, the lines that it completes, and the beginning of the next line."""
+"""A function that takes a stream's new data, the lines that this data completes, and the unfinished next line."""
 
 
 class PrintedEnd:
@@ -79,16 +79,16 @@ class Printer:
         self._pending = bytearray()
         self._on_room: list[Callable[[], None]] = []
         mode = os.fstat(fd).st_mode
-        # epoll refuses regular files; a file accepts everything at once.
+        # A regular file accepts everything at once, and epoll refuses it.
         self._waits = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISCHR(mode)
 
     @property
     def full(self) -> bool:
-        """Returns whether to stop reading more output for this stream for now."""
+        """Returns whether so much output is waiting that no more should be read for this stream."""
         return len(self._pending) >= MAX_PENDING_BYTES
 
     def when_room(self, call: Callable[[], None]) -> None:
-        """Call once when the stream has room again."""
+        """Call `call` once, when the printer is no longer `full`."""
         self._on_room.append(call)
 
     def write(self, data: bytes) -> None:
@@ -98,7 +98,7 @@ class Printer:
         self._flush(0)
 
     def drain(self, seconds: float) -> None:
-        """Wait at most `seconds`, before the agent exits, until the last lines are read."""
+        """Wait at most `seconds` until the last lines are written, because the agent is about to exit."""
         while self._pending and self._ready(seconds):
             self._write_some()
 
@@ -109,7 +109,7 @@ class Printer:
             try:
                 self._loop.watch(self._fd, WRITE, self._flush)
             except PermissionError:
-                # A device such as /dev/null can't be watched, and never blocks.
+                # epoll refuses a device such as /dev/null, which never blocks.
                 self._waits = False
                 self._flush(0)
                 return
@@ -173,7 +173,7 @@ class RotatedLog:
 
 
 class Pump:
-    """Pump reads a pipe's lines, prefixes and prints them, keeps them in the file `log`, and remembers the last ones.
+    """Pump reads a pipe's lines, prints them with a prefix, and keeps them in the file `log`.
 
     `read` is called with the new data (`Reader`).
     """
@@ -190,7 +190,7 @@ class Pump:
         loop.watch(fd, READ, self._readable)
 
     def last_lines(self, characters: int) -> str:
-        """Returns the newest lines, at most `characters` characters."""
+        """Returns the last lines, with at most this many `characters`."""
         self.drain()
         lines = [*self._tail, self._partial] if self._partial else self._tail
         return last_lines(b"\n".join(lines).decode("utf-8", "replace").strip("\n"), characters)
@@ -226,7 +226,7 @@ class Pump:
             self._loop.unwatch(self._fd)
             self._printer.when_room(self._resume)
         elif self._read() == 0:
-            # All writers have closed the pipe, which epoll would report forever.
+            # All writers have closed the pipe. epoll would report this in every round.
             self._loop.unwatch(self._fd)
 
     def _resume(self) -> None:
@@ -234,7 +234,7 @@ class Pump:
             self._loop.watch(self._fd, READ, self._readable)
 
     def _read(self) -> int:
-        """Read one chunk; returns its size, 0 if all writers have closed the pipe, -1 if there is nothing to read."""
+        """Read one chunk; returns its size, 0 if all writers have closed the pipe, or -1 if the pipe is empty."""
         try:
             data = os.read(self._fd, CHUNK_BYTES)
         except BlockingIOError:
@@ -253,7 +253,7 @@ class Pump:
         if len(kept) < len(lines):
             lines, data = kept, b"".join(line + b"\n" for line in kept) + self._partial
         if self._read_progress is not None and (lines or self._partial):
-            # A full chunk may end in the middle of a word.
+            # If the chunk is full, the unfinished line may end in the middle of a word, so it is left out.
             self._read_progress(data, lines, self._partial if len(data) < CHUNK_BYTES else b"")
         if not lines:
             return
@@ -264,9 +264,9 @@ class Pump:
 
 
 class AttemptOutput:
-    """AttemptOutput prints the processes' output, keeps its tail in the attempt's folder, and reads that tail.
+    """AttemptOutput prints the processes' output, keeps its newest part in the attempt's folder, and reads that part.
 
-    A process's streams have the names `<process>.out` and `<process>.err`.
+    A process's streams are named `<process>.out` and `<process>.err`.
     """
 
     def __init__(self, loop: Loop, settings: AgentSettings, folder: str, printers: Printers) -> None:
@@ -282,14 +282,14 @@ class AttemptOutput:
             self.pump(name, (out, err), f"[rank {rank}]: ", rank)
 
     def pump(self, process: str, streams: tuple[int, int], prefix: str, rank: Optional[int] = None) -> None:
-        """Print a process's two streams. `rank`: the rank whose progress the output may contain."""
+        """Print a process's two streams from now on. `rank`: the rank whose progress the output may contain."""
         reader = None if rank is None else partial(self.printed.read, rank)
         for suffix, fd, printer in zip(("out", "err"), streams, self._printers):
             name = f"{process}.{suffix}"
             self._pumps[name] = Pump(self._loop, fd, prefix, printer, self.log_path(name), reader)
 
     def restart_rank(self, local_rank: int) -> None:
-        """Prepare a rank's pipes for another process in its place."""
+        """Prepare a rank's pipes for the process that replaces the rank's."""
         for suffix in ("out", "err"):
             self._pumps[f"rank-{local_rank}.{suffix}"].restart()
 
@@ -299,7 +299,7 @@ class AttemptOutput:
             self._printers.stdout.write(b"--- attempt %d ---\n" % attempt)
 
     def log_path(self, name: str) -> str:
-        """Returns the path of a stream's kept tail."""
+        """Returns the path of the file with a stream's newest part."""
         return os.path.join(self._folder, f"{name}.log")
 
     def last_lines(self, process: str) -> str:
@@ -307,7 +307,7 @@ class AttemptOutput:
         for name in (f"{process}.err", f"{process}.out"):
             text = conclusion(self._pumps[name].last_lines(MAX_STACKS_BYTES)) if name in self._pumps else ""
             if STACKS_MARK in text:
-                # The stacks are longer than the preceding text, which explains the rank's end.
+                # The text before the stacks explains the rank's end, and the long stacks would crowd it out.
                 text = shorten_stacks(without_additions(self._tail(name))) or text
             if text:
                 return text
@@ -325,14 +325,14 @@ class AttemptOutput:
         return tail_of(self.log_path(name), MAX_STACKS_BYTES)
 
     def raised(self, local_rank: int, *, by_torchrun: bool) -> bool:
-        """Returns whether torch's error file has an exception of this rank other than a lost peer."""
+        """Returns whether torch's error file contains an exception of this rank that isn't due to a lost peer."""
         text = self._exception(local_rank, by_torchrun)
         return bool(text) and not broken_connection(text)
 
     def _exception(self, local_rank: int, by_torchrun: bool) -> str:
         if not by_torchrun:
             return read_error_file(os.path.join(self._folder, "error.json"))
-        # torchrun adds a folder level with a new name in each of its lives.
+        # Each process of torchrun adds a folder level with a new name.
         folder = os.path.join(self._folder, "torchrun")
         lives = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
         files = (os.path.join(folder, life, "attempt_0", str(local_rank), "error.json") for life in lives)
@@ -346,7 +346,7 @@ class AttemptOutput:
 def named_pipe(path: str) -> int:
     """Make a named pipe and open it for reading.
 
-    It is opened for writing here too, so reading never finds its end, even between two writers (fifo(7)).
+    It is opened for writing too, so that reading never finds an end of file, even between two writers (fifo(7)).
     """
     unlink(path)
     os.mkfifo(path, 0o600)

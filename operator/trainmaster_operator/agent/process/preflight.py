@@ -21,14 +21,14 @@ _TORCH_VERSION_FILE = r"(?m)^(cuda|hip|xpu|git_version)(?:\s*:[^=]*)?\s*=\s*['\"
 _NVIDIA, _AMD = "proc/driver/nvidia", "sys/module/amdgpu/version"
 _VERSION = r"\d+\.\d+(?:\.\d+)?"
 
-# Ranks can train together in spite of these differences.
+# Workers can train together even if these values differ.
 _WARN_ONLY = frozenset({"machine", "numpy", "gpus", "driver"})
 
 
 def describe(
     command: Sequence[str], environ: Mapping[str, str], config_file: str, code: str = "", root: str = "/"
 ) -> dict[str, str]:
-    """Returns this worker's environment: names and versions, for the command's own interpreter.
+    """Returns a description of this worker's environment, such as versions, for the command's own interpreter.
 
     `code`: the digest of the unpacked code; empty if the image contains the code. `root`: the parent of /proc and /sys.
     """
@@ -59,7 +59,7 @@ def describe(
 
 
 def _devices(root: str) -> dict[str, str]:
-    """Returns the worker's GPUs and their driver from the kernel's files, without opening a device."""
+    """Reads the worker's GPUs and their driver from the kernel's files, without opening a device."""
 
     def read(*path: str) -> str:
         return children.read_text(os.path.join(root, *path), MAX_TEXT_CHARACTERS)
@@ -86,15 +86,15 @@ def mismatches(environments: Mapping[int, Mapping[str, str]]) -> list[str]:
 
 
 def numbered(kind: str, numbers: Sequence[int], limit: int) -> str:
-    """Returns things of one kind by their numbers, of which at most `limit` are shown."""
+    """Returns text that names things of one kind by their numbers, at most `limit` of them."""
     more = f" and {len(numbers) - limit} more" if len(numbers) > limit else ""
     return f"{kind}{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers[:limit]))}{more}"
 
 
 def _site_packages(interpreter: str, environ: Mapping[str, str]) -> list[str]:
-    """Returns the folders of this interpreter's packages, in the order of its search, without starting it.
+    """Returns the folders of this interpreter's packages, in the order in which it searches them, without starting it.
 
-    A virtual environment's interpreter is a link into another prefix, but doesn't use the packages there.
+    The interpreter of a virtual environment is a link into another prefix, but doesn't use the packages there.
     """
     folders = [folder for folder in environ.get("PYTHONPATH", "").split(":") if folder]
     if interpreter:
@@ -105,7 +105,7 @@ def _site_packages(interpreter: str, environ: Mapping[str, str]) -> list[str]:
         for prefix in prefixes:
             for version in _entries(os.path.join(prefix, "lib"), name[0] if name else r"python3\.\d+t?"):
                 folders.append(os.path.join(prefix, "lib", version, "site-packages"))
-            # Debian's own folder.
+            # Debian's Python uses this folder.
             folders.append(os.path.join(prefix, "lib", "python3", "dist-packages"))
     return [folder for folder in dict.fromkeys(folders) if os.path.isdir(folder)]
 

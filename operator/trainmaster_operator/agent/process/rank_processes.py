@@ -1,7 +1,7 @@
 """This module starts the processes of a worker's ranks, and watches them until they end.
 
-Ranks started by a launcher or the warm process announce themselves in a FIFO. `run` decides when to start ranks, and
-signals and examines them.
+Ranks that a launcher or the warm process has started announce themselves in a FIFO. `run` decides when to start ranks,
+and signals and examines them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trainmaster_operator.agent.warm.warm_process import WarmProcess
 
 STORE = "store"
-"""The process that serves torch's store announces itself by this name (`warm/stage/forking`), also used for its log."""
+"""The name of the process that serves torch's store, in its announcement (`warm/stage/forking`) and for its log."""
 
 
 class RankProcess(NamedTuple):
@@ -48,19 +48,19 @@ class RankProcesses:
         self.store_pid = 0
         """The process that serves torch's store; 0: this worker has none."""
         self.below_launcher = False
-        """Whether a launcher has started the ranks, so that the launcher reaps them, not the agent."""
+        """Whether a launcher has started the ranks, so that it reaps them instead of the agent."""
         self._loop, self._processes, self._put, self._exited = loop, processes, put, exited
         self._pidfds: dict[int, int] = {}
         self._announcements = -1
 
     def listen(self, path: str, announced: Callable[[int], None]) -> None:
         """Make the FIFO for the ranks' announcements; `announced` is called when it is readable."""
-        # Opened for writing too, so that it never shows an end of file between two ranks.
+        # The FIFO is opened for writing too, so that reading never finds an end of file between two ranks.
         self._announcements = named_pipe(path)
         self._loop.watch(self._announcements, READ, announced)
 
     def read_announcements(self) -> bool:
-        """Read the announced processes; returns whether there may be some."""
+        """Read the announcements of processes; returns whether there may have been some."""
         if self._announcements < 0:
             return False
         try:
@@ -80,7 +80,7 @@ class RankProcesses:
         self.pids[local_rank], self.started_at[local_rank] = pid, time.monotonic()
         self._put(RankStarted(local_rank, pid))
         if not self.below_launcher:
-            # The agent reaps its own children, and so sees their ends.
+            # This process is the agent's own child, so the agent reaps it and sees its end.
             return
         try:
             fd = os.pidfd_open(pid)
@@ -88,7 +88,7 @@ class RankProcesses:
             self._exited(pid, None)
             return
         except (AttributeError, OSError):
-            # This Python, kernel or sandbox doesn't support pidfd, but torchrun reports the end 0.1 s later.
+            # This Python, kernel or sandbox doesn't support pidfd. torchrun reports the rank's end 0.1 s later.
             return
         self._pidfds[local_rank] = fd
         self._loop.watch(fd, READ, lambda _events: self._rank_exited(local_rank))
@@ -132,7 +132,7 @@ class RankProcesses:
 
 
 class RankStarts:
-    """RankStarts starts a run's ranks or their launcher. All paths are in the folder of the run's first attempt."""
+    """RankStarts starts a run's ranks or their launcher. Their files are in the folder of the run's first attempt."""
 
     def __init__(self, launch: launcher.Launch, command: Sequence[str], warm: Optional[WarmProcess] = None) -> None:
         self.assignment = launch.assignment
@@ -154,9 +154,9 @@ class RankStarts:
     def needs_launcher(self) -> bool:
         """Returns whether a launcher starts the ranks, which depends on the job's spec alone.
 
-        Each torchrun waits in the store for a key of all others (torch 2.13, local_elastic_agent,
-        `_assign_worker_ranks`), so workers with and without torchrun never meet. So a worker's own circumstances (no
-        memory, a Python that ignores `sitecustomize`, a killed process) must not cause the use of torchrun.
+        Each torchrun waits in the store for keys of all other torchruns (torch 2.13, local_elastic_agent,
+        `_assign_worker_ranks`), so a worker with torchrun never meets a worker without it. Therefore a worker's own
+        circumstances (no memory, a Python that ignores `sitecustomize`, a killed process) must not decide this.
         """
         return self.warm is None or self.warm.needs_launcher
 
@@ -179,11 +179,11 @@ class RankStarts:
 
     @property
     def _serves_store(self) -> bool:
-        # As with torchrun, the first worker serves the store, but in a continued attempt the group's lowest rank does.
+        # As with torchrun, the first worker serves the store. In a continued attempt the group's lowest rank serves it.
         return self._launch.node_rank == 0 and self.assignment.continues is None
 
     def write_group(self) -> None:
-        """Write the ranks of a continued attempt's group. Raises OSError."""
+        """Write a continued attempt's group, for its ranks. Raises OSError."""
         if self.assignment.continues is not None:
             state_folder.write_group(self.group_file, self.assignment, self.settings.processes)
 
@@ -192,7 +192,7 @@ class RankStarts:
         return {"TRAINMASTER_GROUP_FILE": self.group_file, **joins}
 
     def order(self, local_ranks: Iterable[int], store_log: str) -> dict[str, Any]:
-        """Returns the warm process's order to fork ranks, and the process that serves the store if this worker does."""
+        """Returns the order for the warm process to fork ranks and, if this worker serves the store, its process."""
         store = {"name": STORE, "environ": self._own_variables(0), "stdout": os.devnull, "stderr": store_log}
         # The store starts first, because the ranks wait for it.
         processes = [store] if self._serves_store else []
@@ -223,7 +223,7 @@ class RankStarts:
         return self._spawn(self.warm.store_command(), 0, {1: stream, 2: stream})
 
     def remove_traces(self, local_rank: int) -> None:
-        """Remove a process's files before another one replaces it."""
+        """Remove the files of a rank's process before another process replaces it."""
         rank = self.ranks[local_rank]
         names = [f"progress.{rank}", f"stacks.{rank}", f"saving.{rank}", *(["progress"] if local_rank == 0 else [])]
         names.append(os.path.join(self._launch.error_folder(local_rank), "error.json"))

@@ -1,7 +1,7 @@
 """This module runs an attempt's launcher and ranks on this worker, with their output and files.
 
 It starts, watches and signals the processes for the executor, reads their files, and queues events. `planner/ranks.py`
-decides the meaning of an end and the times of signals.
+decides what a process's end means, and when signals are sent.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ class RunProcesses:
     def __init__(self, loop: Loop, starts: RankStarts, printers: Printers, put: Callable[[events.Event], None]) -> None:
         self.started_at = 0.0
         self.regrouped_at = 0.0
-        """When the ranks were woken for a continued attempt (seconds since the epoch). Earlier reports of their start
-        are about another attempt."""
+        """When the ranks were woken for a continued attempt (seconds since the epoch). If they report an earlier start,
+        it was another attempt's."""
         settings, attempt = starts.settings, starts.assignment.attempt
         self._loop, self._settings, self._starts, self._put, self._warm = loop, settings, starts, put, starts.warm
         self._ranks = RankProcesses(loop, settings.processes, put, self.process_ended)
         self.folder = starts.folder
-        """The folder of the attempt for which the processes were started; they keep it in later attempts."""
+        """The folder of the attempt for which the processes were started. In continued attempts they still use it."""
         self.output = AttemptOutput(loop, settings, self.folder, printers)
         self.output.printed.on_environment = lambda line: put(events.EnvironmentPrinted(attempt, line))
         self._launcher_pid = 0
         """The launcher's pid; 0 if there is none, because the ranks are forked from the warm process."""
         self._launcher_ended = False
         self._ordered: set[int] = set()
-        """Local ranks that the warm process was ordered to fork last."""
+        """The local ranks in the last order to the warm process."""
         self._to_restart: list[int] = []
         self._terminated = False
         self._sweeps = 0
         self._emptied = False
-        """Whether no process of the attempt is left; processes below the agent then belong to the next attempt."""
+        """Whether no process of the attempt is left. If so, processes below the agent belong to the next attempt."""
         self._oom_kills_before = 0
         self.ended = False
         """Whether this worker's end is known."""
@@ -88,7 +88,7 @@ class RunProcesses:
     def start(self) -> events.Launched:
         """Start the ranks or their launcher. Raises LaunchError, or OSError if the state folder can't be written."""
         starts, warm = self._starts, self._warm
-        # This comes first, so that no file has been made if it fails.
+        # This is first, so that no files are left behind if it fails.
         starts.prepare()
         os.makedirs(self.folder, exist_ok=True)
         self._oom_kills_before = oom_kill_count(self._settings.cgroup_root)
@@ -107,7 +107,7 @@ class RunProcesses:
         return events.Launched(self._launcher_pid, self._wraps_ranks, self.ranks[0], starts.continuable)
 
     def _fork(self, warm: WarmProcess, one: Optional[int] = None) -> None:
-        """Order the warm process to fork all ranks, or one of them again. Raises OSError if files can't be made."""
+        """Order the warm process to fork all ranks, or only a new process for `one`. Raises OSError for its files."""
         ranks = range(self._settings.processes) if one is None else (one,)
         self._ordered = set(ranks)
         order = self._starts.order(ranks, self.output.log_path(STORE))
@@ -117,7 +117,7 @@ class RunProcesses:
         """Handle the answer to the order to fork ranks. `reason` is why there are none; empty on success."""
         self._announced(0)
         if self._ordered <= self._ranks.pids.keys():
-            # This is true even if the warm process has ended since.
+            # All ranks have been forked, even if the warm process has ended since.
             if one is None:
                 self.output.say(f"attempt {self.attempt} starts warm")
             self._put(events.RanksForked())
@@ -126,7 +126,7 @@ class RunProcesses:
         self._restart_next()
 
     def _retreat(self, one: Optional[int], reason: str) -> None:
-        """Start cold, once all processes that the warm process may have forked have ended."""
+        """Start cold, after killing all processes that the warm process may have forked."""
         self._ranks.store_pid = 0
         if self._emptied or (one is not None and self._terminated):
             return
@@ -147,7 +147,7 @@ class RunProcesses:
                 self._put(events.LaunchFailed(problem_of(error)))
 
     def _start_cold(self, reason: str) -> None:
-        """Start the ranks without a warm process, or their launcher, and log the reason, if there is one."""
+        """Start the ranks or their launcher without a warm process, and log the reason, if there is one."""
         if reason:
             self.output.say(f"attempt {self.attempt} starts cold: {reason}")
         try:
@@ -176,11 +176,11 @@ class RunProcesses:
 
     def process_ended(self, pid: int, ending: Ending | None) -> None:
         """Handle the end of a reaped child, which may be an unrelated orphan, or of a rank reaped by its launcher."""
-        # A forked rank announces itself before it ends.
+        # Read the announcements first, because a forked rank announces itself before it ends.
         self._announced(0)
         taken = self._warm is not None and pid == self._warm.pid and not self._warm.was_killed
         if taken and ending is not None and ending.signal == signal.SIGKILL and self._oom_kills() > 0:
-            # The kernel chose the warm process by its OOM score, so this wasn't a kill of a rank.
+            # The kernel killed the warm process for memory, because of its OOM score. This kill isn't a rank's.
             self._oom_kills_before += 1
         if pid == self._launcher_pid:
             self._launcher_ended = True
@@ -199,7 +199,7 @@ class RunProcesses:
         """Send SIGTERM to ranks, and SIGKILL to a launcher that would only wait for them."""
         self._terminated = True
         if self._warm is not None and self._warm.busy:
-            # The warm process may hang, and must not fork its ranks later.
+            # The warm process may hang, and must not fork this attempt's ranks later.
             self._warm.kill()
         if action.planned_seconds:
             state_folder.announce_stop(os.path.join(self.folder, "saving"), action.planned_seconds)
@@ -220,7 +220,7 @@ class RunProcesses:
         absent = action.assignment.absent
         who = f"without {numbered('rank', absent, 16)}" if absent else "with all ranks"
         self.output.say(f"attempt {self.attempt} continues {who}")
-        # Earlier kills are accounted for.
+        # Earlier out-of-memory kills belong to earlier attempts.
         self._oom_kills_before = oom_kill_count(self._settings.cgroup_root)
         children.send(children.session_members([*action.killed, *map(self.pid_of, action.restarted)]), signal.SIGKILL)
         for local_rank, rank in enumerate(self.ranks):
@@ -234,7 +234,7 @@ class RunProcesses:
         self._restart_next()
 
     def _restart_next(self) -> None:
-        """Restart the next ranks, one by one if the warm process forks them."""
+        """Restart the ranks whose restart is pending, one at a time if the warm process forks them."""
         warm = self._warm
         while self._to_restart and warm is not None and not warm.busy and not self._terminated:
             local_rank = self._to_restart.pop(0)
@@ -255,11 +255,11 @@ class RunProcesses:
         path = os.path.join(self.folder, "saving")
         asked = [state_folder.saving_seconds(f"{path}.{rank}") for rank in self.ranks]
         found = {local_rank: seconds for local_rank, seconds in enumerate(asked) if seconds is not None}
-        # To the planner all ranks of a user's own launcher are one process.
+        # The planner knows all ranks of a user's own launcher as a single rank, local rank 0.
         return events.SavingRanksFound(found if self._wraps_ranks or not found else {0: max(found.values())})
 
     def sweep(self) -> None:
-        """Kill all processes below the agent, except an idle warm process, until none is left."""
+        """Kill all processes below the agent until none is left, except an idle warm process."""
         if self._warm is not None and self._warm.busy:
             self._warm.kill()
         rest = self._below()
@@ -283,11 +283,11 @@ class RunProcesses:
         return events.LauncherExamined(action.ending, self.output.last_lines("launcher"), self._oom_kills())
 
     def questionable(self) -> list[RankProcess]:
-        """Returns the group's living ranks, and the files that may contain their stacks."""
+        """Returns the group's living ranks, with the files that may contain their stacks."""
         return [process for local_rank, process in self._living() if local_rank in self.present]
 
     def joining(self) -> list[tuple[RankProcess, float]]:
-        """Returns the ranks that haven't joined the group yet, and the start of each (monotonic clock)."""
+        """Returns the living ranks outside the group, and when each was started (monotonic clock)."""
         started_at = self._ranks.started_at
         return [(each, started_at[rank]) for rank, each in self._living() if rank not in self.present]
 
@@ -301,7 +301,7 @@ class RunProcesses:
                 yield local_rank, RankProcess(rank, pid, (stacks, printed), self._starts.environ)
 
     def pid_of(self, local_rank: int) -> int:
-        """Returns a rank's process; 0 if it isn't known."""
+        """Returns the pid of a rank; 0 if it isn't known."""
         return self._rank_pids().get(local_rank, 0)
 
     def provoke(self, local_rank: int) -> bool:
@@ -338,7 +338,7 @@ class RunProcesses:
     def _announced(self, _events: int) -> None:
         warm, came = self._warm, self._ranks.read_announcements()
         if came and self._ordered <= self._ranks.pids.keys() and warm is not None and warm.busy:
-            # Ranks may end before the answer arrives, and then the process must not count as hung.
+            # Ranks may end before the warm process's answer arrives. The warm process must not count as hung then.
             warm.answer()
 
     def _close(self) -> None:
@@ -348,6 +348,6 @@ class RunProcesses:
 
 def problem_of(error: Union[LaunchError, OSError]) -> str:
     if isinstance(error, OSError):
-        # A write to an open file, as on a full disk, gives no name.
+        # If writing to an open file fails, as on a full disk, the error contains no file name.
         return f"cannot write {error.filename or 'a file'}: {error.strerror}"
     return last_lines(str(error), MAX_ERROR_CHARACTERS)

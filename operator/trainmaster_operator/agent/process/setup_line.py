@@ -18,7 +18,7 @@ from trainmaster_operator.wire.values import last_lines
 
 MAX_ENVIRONMENT_BYTES = 4_194_304
 MIN_QUOTE = 3
-"""A command of the setup line with at least this many characters counts as quoted if a message contains it."""
+"""Output that contains a command of the setup line only counts as a quote if the command has this many characters."""
 
 
 class SetupLine:
@@ -77,7 +77,8 @@ class SetupLine:
         self._environment_fd, env_write = os.pipe()
         os.set_blocking(self._environment_fd, False)
         self._loop.watch(self._environment_fd, READ, self._read_environment)
-        # `set -e` isn't used: vendors' scripts are written for a terminal, and many would exit at a failing test.
+        # `set -e` isn't used, because vendors' scripts are written for interactive shells, and many would exit at a
+        # test that fails.
         script = f"{{ {self._line}\n}} || exit $?\nexec env -0 >&9"
         try:
             with children.output_streams() as (ends, streams):
@@ -112,10 +113,10 @@ class SetupLine:
 
 
 def _unquoted(text: str, line: str) -> str:
-    """Returns the setup line's output without the parts where the shell quotes the line (as in a syntax error).
+    """Returns the setup line's output, in which all lines are replaced that quote the setup line (as a syntax error).
 
-    Reports are copied into statuses, events and evidence, and the line may contain secrets that their readers must
-    not see.
+    The line may contain secrets. Reports are copied into statuses, events and evidence, whose readers must not see
+    these secrets.
     """
     parts = [part for part in map(str.strip, re.split(r"[\n;&|]+", line)) if len(part) >= MIN_QUOTE]
     return "\n".join(

@@ -2,7 +2,7 @@
 
 A Python rank prints the stacks of all its threads at SIGUSR2 if it has registered `faulthandler` for the signal (as the
 bundled loop does). The signal's default action would kill the rank, so the agent first asks the kernel whether the rank
-catches it. The rank prints into `TRAINMASTER_STACKS_FILE.<rank>`, or into stderr, which is kept too.
+catches SIGUSR2. The rank prints into `TRAINMASTER_STACKS_FILE.<rank>`, or into stderr, which the agent also keeps.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from trainmaster_operator.agent.process import children
 
 STACKS_SIGNAL = signal.SIGUSR2
 STACKS_MARK = "most recent call first"
-"""faulthandler prints this in the head of each thread."""
-# Thread 0x00007f... (most recent call first): | Current thread 0x... | py-spy: Thread 123 (idle): "MainThread"
+"""faulthandler prints this in the line above each thread's stack."""
+# faulthandler prints "Thread 0x00007f... (most recent call first):" or "Current thread 0x...", and py-spy prints
+# 'Thread 123 (idle): "MainThread"'.
 _THREAD = r"(?m)^(?:Current thread|Thread) (?:0x[0-9a-f]+|\d+)\b"
 MAX_STACKS_BYTES = 65_536
 BEFORE_CHARACTERS, AFTER_CHARACTERS = 800, 1_100
 
 
 def ask_for_stacks(pid: int) -> bool:
-    """Ask a rank to print its stacks; returns False if it has no handler, because the signal would kill it."""
+    """Ask a rank to print its stacks. If it has no handler, the signal would kill it: sends nothing, returns False."""
     target = children.signal_target(pid, STACKS_SIGNAL)
     if children.catches(target, STACKS_SIGNAL):
         with contextlib.suppress(ProcessLookupError):
@@ -36,9 +37,9 @@ def ask_for_stacks(pid: int) -> bool:
 
 
 def shorten_stacks(text: str) -> str:
-    """Returns the text before the stacks of a fatal error, and the stack of the thread at fault.
+    """Returns the text before a fatal error's stacks, and the stack of the thread at fault.
 
-    Returns "" without a fatal error, because stacks that the agent requested don't explain a later end.
+    Returns "" if there was no fatal error, because stacks that the agent requested don't explain a later end.
     """
     at = text.rfind(FATAL_ERROR)
     if at < 0:
@@ -58,7 +59,7 @@ def has_stacks(text: str) -> bool:
 def threads_of(text: str) -> list[str]:
     """Returns the threads in faulthandler's or py-spy's output, the main thread first.
 
-    faulthandler prints the newest thread first and the main thread last; py-spy names it.
+    faulthandler prints the newest thread first and the main thread last. py-spy prints the main thread's name.
     """
     starts = [match.start() for match in re.finditer(_THREAD, text)]
     blocks = [_thread(text[start:end]) for start, end in zip(starts, [*starts[1:], len(text)])]
@@ -67,7 +68,7 @@ def threads_of(text: str) -> list[str]:
 
 
 def newest_frame(stacks: str) -> tuple[str, int] | None:
-    """Returns the main thread's present file and line; None without a stack."""
+    """Returns the file and line of the main thread's newest frame; None without a stack."""
     main = "\n".join(threads_of(stacks)[:1])
     found = re.search(r'File "([^"\n]+)", line (\d+) in|\(([^():\n]+):(\d+)\)$', main, re.MULTILINE)
     return (found[1] or found[3], int(found[2] or found[4])) if found else None
@@ -81,12 +82,12 @@ def _thread(text: str) -> str:
 
 
 def main_thread_first(text: str) -> str:
-    """Returns the same stacks with the main thread first, so that it is cut off last."""
+    """Returns the same stacks with the main thread first, so that a limit cuts off the main thread last."""
     return "\n".join(threads_of(text)) or text.strip("\n")
 
 
 def shortened(text: str, limit: int) -> str:
-    """Returns the beginning of a text, at most `limit` bytes as JSON."""
+    """Returns the beginning of a text, which takes at most `limit` bytes as JSON."""
     size = len(json.dumps(text))
     while size > limit and text:
         text = text[: min(len(text) - 1, len(text) * limit // size)]
@@ -99,7 +100,7 @@ def tail_of(path: str, limit: int, start: int = 0) -> str:
     try:
         with open(path, "rb") as file:
             end = file.seek(0, os.SEEK_END)
-            # The log was rotated, and is shorter than before.
+            # If the log is shorter than `start`, it was rotated: read it from its beginning.
             start = start if start <= end else 0
             file.seek(max(start, end - limit))
             return file.read(limit).decode("utf-8", "replace")

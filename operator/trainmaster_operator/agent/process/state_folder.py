@@ -1,8 +1,9 @@
-"""The state folder contains the files that an agent leaves for the next one, and those shared with its ranks.
+"""The state folder contains the files that an agent leaves for the next agent, and those shared with its ranks.
 
-The saved report names the attempt started here last. It is in the pod's emptyDir, so it outlives the agent's process.
-It is written before the children start and again after their end. An agent that finds it never runs that attempt again;
-this is necessary because a StatefulSet's pods have `restartPolicy: Always`, so a new start follows every exit.
+The saved report names the attempt that was started here last. It is in the pod's emptyDir, so it outlives the agent's
+process. It is written before the children start, and again after they have ended. An agent that finds a saved report
+never runs its attempt again. Without this, every restart of the agent would run the attempt again: a StatefulSet's pods
+have `restartPolicy: Always`, so the kubelet restarts the agent after every exit.
 
 The files shared with ranks are described in docs/protocol.md, "Continuing" and "State in memory".
 """
@@ -39,15 +40,18 @@ def read_report(state_dir: str) -> SavedReport | None:
 
 
 def write_report(state_dir: str, report: Report, *, exited: bool = False) -> None:
-    """Replace the saved report; after a crash either the old one or the new one exists. Raises OSError."""
+    """Replace the saved report; after a crash either the old report or the new one exists. Raises OSError."""
     data = {**report.to_wire(), "exited": exited}
     write_atomically(os.path.join(state_dir, REPORT), json.dumps(data) + "\n")
 
 
 def write_atomically(path: str, text: str) -> None:
-    """Write a temporary file and rename it, without fsync: a node's crash loses the emptyDir anyway. Raises OSError."""
+    """Write a temporary file and rename it, without fsync, because a node's crash loses the emptyDir anyway.
+
+    Raises OSError.
+    """
     folder, name = os.path.split(path)
-    # In a pod the agent's pid is 1. Other files' names end with a rank's number.
+    # The name ends with the agent's pid, which is 1 in a pod. The names of ranks' files end with a rank's number.
     temporary = os.path.join(folder, f".{name}.{os.getpid()}")
     with open(temporary, "w", encoding="utf-8") as file:
         file.write(text)
@@ -55,12 +59,12 @@ def write_atomically(path: str, text: str) -> None:
 
 
 def prune_attempts(state_dir: str, keep: int) -> None:
-    """Remove the folders of all but the newest `keep` attempts, because an emptyDir is limited and restarts aren't."""
+    """Remove the folders of all but the newest `keep` attempts, because the emptyDir's size is limited."""
     attempts = sorted(
         int(name[8:]) for name in os.listdir(state_dir) if name.startswith("attempt-") and name[8:].isdigit()
     )
     for attempt in attempts[:-keep]:
-        # `shutil.rmtree` isn't used, because its import would cost a start several milliseconds.
+        # `shutil.rmtree` isn't used, because its import would take several milliseconds of a start.
         for folder, folders, files in os.walk(os.path.join(state_dir, f"attempt-{attempt}"), topdown=False):
             links = {name for name in folders if os.path.islink(os.path.join(folder, name))}
             for name in {*files, *links}:
@@ -91,8 +95,8 @@ def write_group(path: str, assignment: Assignment, processes: int) -> None:
 
 
 def wake(path: str, data: bytes = b".") -> bool:
-    """Write into a FIFO, without waiting; returns whether a process reads it."""
-    with contextlib.suppress(OSError):  # no reader (ENXIO), or one that hasn't read 64 KiB of wake-ups
+    """Write into a FIFO, without waiting; returns whether a process has opened the FIFO for reading."""
+    with contextlib.suppress(OSError):  # there is no reader (ENXIO), or it hasn't read 64 KiB of wake-ups
         fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
         try:
             os.write(fd, data)
@@ -109,13 +113,13 @@ def unlink(path: str) -> None:
 
 
 def announce_stop(path: str, seconds: float) -> None:
-    """Announce a planned stop to the ranks before SIGTERM, with the `seconds` that they have."""
-    with contextlib.suppress(OSError):  # a full disk: they write their state at once, as after a failure
+    """Announce a planned stop to the ranks before SIGTERM, and the `seconds` that they have until SIGKILL."""
+    with contextlib.suppress(OSError):  # on a full disk; the ranks then write their state at once, as after a failure
         write_atomically(f"{path}.planned", f"{seconds:.1f}")
 
 
 def saving_seconds(path: str) -> Optional[float]:
-    """Returns the seconds that a rank requests, 0 after it has written; None without a valid request."""
+    """Returns the seconds that a rank requests to write its state; 0: it has written it; None: no valid request."""
     try:
         # A rank may have left any kind of file, and opening a named pipe would wait for its writer.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -1,7 +1,7 @@
-"""The agent finds each rank's progress (docs/protocol.md, "Progress"); in this order:
+"""This package finds each rank's progress (docs/protocol.md, "Progress"). Read the modules in this order:
 
 - `log_rules` matches lines with a framework's preset or the job's own pattern, and reads tqdm's bars. Pure.
-- `printed` applies it to the ranks' output, within a bounded time.
+- `printed` matches the ranks' output by these rules, within a bounded time.
 - `trainer` receives and reads reports of Hugging Face's Trainer.
 - `recorder` asks torch's flight recorder for the progress of a rank's collectives.
 - `sources` reads progress files, decides which source counts, and derives how long a step takes.

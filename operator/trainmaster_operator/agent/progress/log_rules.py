@@ -1,19 +1,21 @@
 """This module matches the lines that one rank prints with a framework's preset, or with the job's own pattern. Pure.
 
 If many lines arrive at once, only the newest match counts. A line belongs to a framework if it contains the framework's
-`mark`, which is searched first because this is cheap. Lines that only training prints are recognised without a setting
-(`auto`).
+`mark`. Marks are searched first, because this is cheap. Lines that only training prints are recognised without a
+setting (`auto`). The frameworks print these lines:
 
-- Hugging Face: transformers 5, `trainer_callback.py` (`PrinterCallback` and `ProgressCallback`): tqdm's bar, and a
-  dictionary whose values are texts since version 5.
-- Lightning 2: `callbacks/progress/tqdm_progress.py`, a bar for each epoch, from 0, which shows `v_num` with a logger.
-- DeepSpeed 0.19: `runtime/engine.py` (`_report_progress`), `utils/timer.py` (`ThroughputTimer`),
+- Hugging Face's transformers 5 prints tqdm's bar, and a dictionary whose values are texts since version 5
+  (`trainer_callback.py`, `PrinterCallback` and `ProgressCallback`).
+- Lightning 2 prints a bar for each epoch, and counts epochs from 0. The bar shows `v_num` if there is a logger
+  (`callbacks/progress/tqdm_progress.py`).
+- DeepSpeed 0.19 prints lines in `runtime/engine.py` (`_report_progress`), `utils/timer.py` (`ThroughputTimer`) and
   `runtime/pipe/engine.py`.
-- torchtune 0.6: `recipes/*.py`, the description of each epoch's bar.
+- torchtune 0.6 describes each epoch's bar (`recipes/*.py`).
 
-tqdm: a training has one bar for all its steps, or a new bar for each epoch. The bars of epochs are added up, so that
-steps never decrease. `Epoch 3:` names the epoch; without a name, a bar that begins again belongs to the next epoch.
-With bars of epochs, the total of steps is only known if the number of epochs is (`Epoch 3/10:`).
+With tqdm, a training has either one bar for all its steps, or a new bar for each epoch. The steps of the epochs' bars
+are added up, so that steps never decrease. `Epoch 3:` in a bar is the epoch's number; without it, a bar that begins
+again belongs to the next epoch. If each epoch has a bar, the total of steps is only known if the number of epochs is
+known (`Epoch 3/10:`).
 """
 
 from __future__ import annotations
@@ -27,9 +29,9 @@ from trainmaster_operator.wire.log_rules import AUTO, compile_pattern
 from trainmaster_operator.wire.ranks import RankProgress
 
 MAX_LINE_CHARACTERS = 1_000
-"""The most characters of a line that are matched."""
+"""Only this many characters of a line are matched."""
 MAX_BARS = 16
-"""The most bars of different lengths to remember. The reports of Hugging Face's Trainer identify its own bar."""
+"""The most bars of different lengths to remember. Reports of Hugging Face's Trainer show which bar is the Trainer's."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _WHOLE = ("step", "totalSteps")
 BAR_MARK = b"%|"
@@ -44,15 +46,15 @@ class LineMatcher:
         self._sums = Bars(found.first_epoch)
         self._fields: dict[str, float] = {}
         self.progress: Optional[RankProgress] = None
-        """The progress of all lines together; None until a line has matched."""
+        """The progress that all lines together have shown; None until a line has matched."""
         self.bars: dict[int, Bar] = {}
         """The newest bar of each length."""
 
     def read(self, data: bytes, lines: Sequence[bytes], unfinished: bytes = b"") -> bool:
         """Match new output; returns whether it contains new values.
 
-        `data`: all output, to search it once for marks. `unfinished`: a line that may grow, in which only a complete
-        bar counts.
+        `data`: all new output, which is searched once for marks. `unfinished`: a line that may continue; in such a line
+        only a complete bar counts.
         """
         before, bars_before = dict(self._fields), dict(self.bars)
         for mark, pattern in self._lines:
@@ -94,7 +96,7 @@ class LineMatcher:
 
 
 def read_fields(groups: Mapping[str, Optional[str]]) -> dict[str, float]:
-    """Returns a match's numbers by the fields' names."""
+    """Returns a match's numbers, by field name."""
     fields: dict[str, float] = {}
     for name, text in groups.items():
         value = None if text is None else _number(text)
@@ -131,15 +133,15 @@ BAR = re.compile(
     rf"\[[0-9:]+<[0-9:?]+,\s*(?P<rate>{NUMBER}|\?)\s?(?P<unit>it/s|s/it)(?P<rest>.*)\]\s*$",
     re.ASCII,
 )
-"""tqdm's default format with its default unit, because a bar that counts bytes, files or examples isn't a training's.
-A bar below another one ends with an escape sequence that moves up to the other's line, and so it doesn't match (tqdm
+"""tqdm's default format with its default unit, because a bar that counts bytes, files or examples doesn't show
+training. A bar below another bar doesn't match, because it ends with an escape sequence that moves the cursor up (tqdm
 4.70: std.py, `format_meter` and `display`)."""
 EPOCH = re.compile(r"[Ee]poch\s+(?P<epoch>[0-9]+)(?:/(?P<epochs>[0-9]+))?", re.ASCII)
 LOSS = re.compile(rf"\b(?:train[_/])?loss(?:_step)?[=:]\s*(?P<loss>{NUMBER})", re.ASCII)
 
 
 class Bar(NamedTuple):
-    """Bar contains the values of a bar in one line."""
+    """Bar contains the values that a bar in one line shows."""
 
     n: int
     total: int
@@ -147,7 +149,7 @@ class Bar(NamedTuple):
     loss: Optional[float]
     epoch: Optional[int] = None
     epochs: Optional[int] = None
-    """The number of epochs, if the bar shows it."""
+    """The number of all epochs, if the bar shows it."""
 
 
 def read_bar(line: str) -> Optional[Bar]:
@@ -167,24 +169,24 @@ def read_bar(line: str) -> Optional[Bar]:
 
 
 class Bars:
-    """Bars turns the bars of one rank into steps. If there are several kinds of bar, the longest is the training's."""
+    """Bars turns the bars of one rank into steps. If there are several kinds of bar, the longest one shows training."""
 
     def __init__(self, first_epoch: Optional[int]) -> None:
         self._first_epoch = first_epoch
         self._total = 0
         self._last: Optional[Bar] = None
         self._before = 0
-        """The number of bars before the present one."""
+        """The number of earlier epochs' bars."""
 
     def add(self, bar: Bar) -> dict[str, float]:
-        """Returns a bar's fields of progress; empty if it isn't the training's bar."""
+        """Returns the fields of progress that a bar shows; empty if the bar doesn't show training."""
         if bar.total < max(self._total, 1) or bar.n > bar.total:
             return {}
         if bar.total > self._total:
             self._total, self._before, self._last = bar.total, 0, None
         last = self._last
         if last is not None and (bar.epoch or 0) < (last.epoch or 0):
-            # The bar belongs to another rank that is behind and prints into the same stream.
+            # This bar belongs to another rank, which is behind and prints into the same stream.
             return {}
         self._last = bar
         if bar.epoch is not None and self._first_epoch is not None:
@@ -208,7 +210,7 @@ def measured(bar: Bar) -> dict[str, float]:
 
 
 LineRule = tuple[bytes, re.Pattern[str]]
-"""A mark, and the pattern of lines with this mark. The pattern's groups are named after fields."""
+"""A mark, and the pattern of lines that contain this mark. The pattern's groups have the names of fields."""
 
 
 class Preset(NamedTuple):
@@ -216,7 +218,7 @@ class Preset(NamedTuple):
 
     lines: tuple[LineRule, ...] = ()
     bars: bytes = b""
-    """The mark of a line with the training's bar; empty if bars don't show steps."""
+    """The mark of lines with a bar that shows training; empty if the framework's bars don't show steps."""
     first_epoch: Optional[int] = None
     """The number that the first epoch's bar shows, if known."""
 
@@ -250,6 +252,6 @@ PRESETS: dict[str, Preset] = {
     "deepspeed": Preset(_DEEPSPEED),
     "torchtune": Preset((_TORCHTUNE,)),
     "tqdm": Preset(bars=BAR_MARK),
-    # Only Lightning's bars count, recognised by its logger's version.
+    # Only Lightning's bars count here, recognised by the logger's version that they show.
     AUTO: Preset((_HUGGING_FACE, *_DEEPSPEED, _TORCHTUNE), bars=b", v_num=", first_epoch=0),
 }

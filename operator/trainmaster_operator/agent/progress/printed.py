@@ -1,8 +1,9 @@
 """This module matches the ranks' output with the log rules, within a bounded time.
 
-It aborts a match that takes longer than MATCH_SECONDS of CPU time: a timer of the process's CPU time sends a signal,
-and Python's matcher checks for signals while it runs (CPython, Modules/_sre). The rules are then off until the next
-attempt, and their results aren't watched. So a bad pattern costs the agent its view of progress, but never much time.
+It aborts a match that takes longer than MATCH_SECONDS of CPU time. A timer of the process's CPU time sends a signal,
+and Python's matcher checks for signals while it runs (CPython, Modules/_sre). After an abort, no output is matched
+until the next attempt, and the ranks' printed progress isn't watched. So a bad pattern costs the agent its view of
+progress, but never much time.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ class TooSlow(Exception):
 
 
 class Printed:
-    """Printed finds the progress in the output of one attempt's ranks. `say` prints a message of the agent."""
+    """Printed finds the progress in the output of one attempt's ranks. `say` prints a message in the agent's name."""
 
     def __init__(self, settings: AgentSettings, say: Callable[[str], None]) -> None:
         self._pattern, self._preset = settings.progress_pattern, settings.progress_preset
         self._say = say
         self.rules: dict[int, LineMatcher] = {}
-        """What each rank's lines have shown."""
+        """Each rank's matcher, with the progress that the rank has printed."""
         self.on_environment: Optional[Callable[[str], None]] = None
-        """Called once, with the first line that describes devices and libraries (trainloop.distributed.diagnostics)."""
+        """Called once, with the first line about devices and libraries (trainloop.distributed.diagnostics)."""
         self._matching = False
         self.given_up = False
         self.changed = False
@@ -53,12 +54,12 @@ class Printed:
 
     @property
     def is_asked_for(self) -> bool:
-        """Returns whether the job's spec defines the lines of progress; others aren't watched."""
+        """Returns whether the job's spec defines the lines of progress. Only then is printed progress watched."""
         return not self.given_up and bool(self._pattern or self._preset in FRAMEWORKS)
 
     @property
     def is_strict(self) -> bool:
-        """Returns whether only a matching line is a sign of life, because the job's own pattern defines progress."""
+        """Returns whether the job has its own pattern, so that only a matching line is a sign of life."""
         return bool(self._pattern)
 
     def read(self, rank: int, data: bytes, lines: Sequence[bytes], unfinished: bytes) -> None:
@@ -72,7 +73,7 @@ class Printed:
         if self._preset == NONE or self.given_up:
             return
         if rank not in self.rules:
-            # Imported here, because its patterns cost 10 ms of an agent's start, and ranks print nothing before it.
+            # Imported here, because its patterns cost 10 ms of an agent's start, and are only needed for output.
             from trainmaster_operator.agent.progress.log_rules import LineMatcher
 
             self.rules[rank] = LineMatcher(self._pattern, self._preset)

@@ -1,13 +1,14 @@
-"""torch's flight recorder records a rank's last collectives; the agent requests them from outside.
+"""torch's flight recorder records a rank's last collectives, and the agent requests these records from outside.
 
-A process group of NCCL reads a named pipe, `$TORCH_NCCL_DEBUG_INFO_PIPE_FILE<rank>.pipe`. After a write into it, it
-dumps its records to `$TORCH_FR_DUMP_TEMP_FILE<rank>` (torch 2.13: ProcessGroupNCCL); the bundled loop does the same for
-gloo. The dump is a pickle of plain values. A user's process makes it, so the agent only ever unpickles plain values.
+A process group of NCCL reads a named pipe, `$TORCH_NCCL_DEBUG_INFO_PIPE_FILE<rank>.pipe`. When something is written
+into the pipe, the group dumps its records to `$TORCH_FR_DUMP_TEMP_FILE<rank>` (torch 2.13: ProcessGroupNCCL). The
+bundled loop does the same for gloo. The dump is a pickle of plain values. It comes from a user's process, so the agent
+unpickles nothing but plain values.
 
 `Counters` asks a silent rank's recorder from time to time. If a rank without progress stays in one collective for
-longer than any step may take, it hangs, whatever the script does (torch's own limit is 10 minutes with NCCL, torch
-2.13, `default_pg_nccl_timeout`). A rank without collectives may be doing anything. `Counters` only asks ranks that
-serve the pipe (as NCCL's process groups do), one after the other.
+longer than a step may take, the rank hangs, whatever the script does (torch's own limit is 10 minutes with NCCL: torch
+2.13, `default_pg_nccl_timeout`). If a rank is in no collective, its work is unknown. `Counters` only asks ranks whose
+pipe is open (as NCCL's process groups keep it), one after the other.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ from trainmaster_operator.agent.process.state_folder import wake
 from trainmaster_operator.wire.limits import MAX_SECONDS
 from trainmaster_operator.wire.values import mapping, mappings, whole
 
-# torch versions without TORCH_FR_DUMP_TEMP_FILE write the dump here.
+# Versions of torch that don't know TORCH_FR_DUMP_TEMP_FILE write the dump here.
 OLD_DUMP = "/tmp/nccl_trace_rank_"
 ANSWER_SECONDS = 3.0
-"""A rank's first dump takes 1.7 to 1.9 s (torch 2.11, one H200): torch reads the pipe once a second, and names the
-frames of each collective."""
+"""How long to wait for a dump. A rank's first dump takes 1.7 to 1.9 s (torch 2.11, one H200), because torch reads the
+pipe only once a second, and then looks up the names of each collective's frames."""
 MAX_DUMP_BYTES = 16_777_216
 MAX_FRAMES = 6
 NCCL_TIMEOUT, OTHER_TIMEOUT = 600.0, 1_800.0
-"""torch's defaults in seconds (torch 2.13: torch.distributed.constants)."""
+"""torch's default timeouts for collectives, in seconds (torch 2.13: torch.distributed.constants)."""
 LEAST_SECONDS, MOST_SECONDS = 1.0, 60.0
-"""The bounds of the time between two questions to a rank, which is a tenth of the limit. An answer costs the rank 5 ms
-in a thread of torch, and the agent 10 ms (measured with 2,000 recorded collectives)."""
+"""The bounds of the time between two questions to a rank. Within them, it is a tenth of a step's limit. An answer costs
+the rank 5 ms in a thread of torch, and the agent 10 ms (measured with 2,000 recorded collectives)."""
 
 
 class Recorded(NamedTuple):
@@ -43,15 +44,15 @@ class Recorded(NamedTuple):
     collective: Optional[int]
     message: str
     newest: int = -1
-    """The number of the newest operation of any group, which only grows; -1 if unknown."""
+    """The number of the newest operation of any group; -1 if unknown. The number never decreases."""
     oldest_open: Optional[int] = None
-    """The number of the oldest unfinished operation; 0: it is the rank's first one."""
+    """The number of the oldest unfinished operation; 0 is the rank's first operation. None: all are finished."""
     timeout: float = 0.0
     """The script's own timeout for that operation, in seconds; 0 if torch's default applies."""
 
 
 class FlightRecorder:
-    """FlightRecorder is one rank's recorder; `environ` is the rank's."""
+    """FlightRecorder is one rank's recorder; `environ` is the rank's environment."""
 
     def __init__(self, environ: Mapping[str, str], rank: int) -> None:
         self._pipe = f"{environ.get(PIPE_VARIABLE, '')}{rank}.pipe"
@@ -90,22 +91,22 @@ def _load_plain(dump: bytes) -> Any:
 
 
 def summarize(dump: bytes) -> Recorded | None:
-    """Returns the essence of a dump; None if it is malformed (it may be half written)."""
+    """Returns the summary of a dump; None if the dump is malformed (it may be half written)."""
     if len(dump) > MAX_DUMP_BYTES:
         return None
     try:
         data = _load_plain(dump)
-        # The first group is the default one; others exist on some ranks only, so their numbers can't be compared.
+        # The first group is the default group. The numbers of other groups, which some ranks lack, can't be compared.
         entries = [
             entry
             for entry in data["entries"]
             if isinstance(entry, dict) and entry.get("pg_id") == 0 and not entry.get("is_p2p")
         ]
         operations = _operations(data["entries"])
-    except Exception:  # a pickle of anybody's can fail in any way
+    except Exception:  # a pickle from a user's process can fail in any way
         return None
     numbers = [entry["collective_seq_id"] for entry in entries if isinstance(entry.get("collective_seq_id"), int)]
-    # Other groups' collectives may fill the ring, but the default group's own counter remains.
+    # Other groups' collectives may fill the ring of records, but the dump still contains the default group's counter.
     status = mapping(mapping(data.get("pg_status")).get("0"))
     newest = max(numbers) if numbers else whole(status.get("last_enqueued_collective")) or None
     waits_in = next((entry for entry in entries if not _is_done(entry)), None)
@@ -119,7 +120,7 @@ def summarize(dump: bytes) -> Recorded | None:
 
 
 def _operations(entries: Sequence[Any]) -> tuple[int, Optional[int], float]:
-    """Returns the numbers of the newest and the oldest unfinished operation of all groups, and the latter's timeout."""
+    """Returns the numbers of all groups' newest and oldest unfinished operation, and the unfinished one's timeout."""
     numbers = {entry["record_id"]: entry for entry in entries if isinstance(entry.get("record_id"), int)}
     oldest = min((number for number, entry in numbers.items() if not _is_done(entry)), default=None)
     waits_in = {} if oldest is None else numbers[oldest]
@@ -161,13 +162,13 @@ class Counters:
         self._recorder: Optional[tuple[int, FlightRecorder, float]] = None
         self._last: dict[int, Recorded] = {}
         self._since: dict[int, float] = {}
-        """When each rank was first seen in the state of its last answer."""
+        """When each rank was first seen in the state that its last answer shows."""
         self._answered_at: dict[int, float] = {}
         self.moved_at: dict[int, float] = {}
         """When a rank's answer last showed that it had advanced, on the monotonic clock."""
 
     def poll(self, silent: Iterable[int], now: float) -> None:
-        """Read the pending answer, or ask one of the ranks that have been silent for long."""
+        """Read the pending answer, or ask one of the silent ranks."""
         if self._recorder is not None:
             rank, recorder, asked_at = self._recorder
             answer = recorder.answer()
@@ -188,7 +189,7 @@ class Counters:
                 self._recorder = rank, recorder, now
 
     def waiting(self, rank: int) -> Optional[tuple[Recorded, float]]:
-        """Returns a rank's last answer if it is in a collective, and the seconds in it; None if it is in none."""
+        """Returns a rank's last answer and the seconds in the present collective; None if the rank is in none."""
         last = self._last.get(rank)
         if last is None or last.oldest_open is None:
             return None

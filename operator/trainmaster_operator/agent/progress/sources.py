@@ -1,13 +1,17 @@
 """This module decides which source of a rank's progress counts, and how long the rank has shown no sign of life.
 
-In order of precedence: the progress file (`Heartbeats`), which the script itself writes; the reports of Hugging Face's
-Trainer, whose bar in the rank's output, recognised by the same total, shows steps earlier; the rank's output, matched
-with the job's `spec.progress`, or with lines that only training prints; and torch's collectives, which only show that a
-rank waits.
+The sources, in order of precedence:
 
-With the first source, only new progress is a sign of life. With the others, output and advancing collectives count too,
-because an evaluation or a checkpoint between two reports may be long. With the job's own pattern, only matching lines
-count. Lines that are recognised without a setting are shown and never watched.
+- The progress file (`Heartbeats`), which the script itself writes.
+- The reports of Hugging Face's Trainer. The Trainer's bar in the rank's output, recognised by the same total of steps,
+  shows new steps before the next report.
+- The rank's output, matched with the job's `spec.progress`, or with lines that only training prints.
+- torch's collectives, which only show that a rank waits.
+
+With the first source, only new progress is a sign of life. With the other sources, any output and advancing collectives
+are signs of life too, because an evaluation or a checkpoint between two reports may be long. With the job's own
+pattern, only matching lines are signs of life. Progress in lines that are recognised without a setting is shown, but
+the rank isn't watched by it.
 """
 
 from __future__ import annotations
@@ -28,10 +32,12 @@ from trainmaster_operator.wire.ranks import RankProgress, RankState
 from trainmaster_operator.wire.values import loads, whole
 
 REPORT_SECONDS = 0.2
-"""The usual time between reports of steps: scripts spare the disk, and bars spare their terminal (tqdm: 0.1 s)."""
+"""The usual time between two reports of steps. Scripts don't write every step to the disk, and bars don't print every
+step (tqdm: 0.1 s)."""
 PROGRESS_LIMIT, FIRST_STEP_LIMIT = "failurePolicy.hang.progressSeconds", "failurePolicy.hang.firstStepSeconds"
 INTERVAL_SECONDS = 5.0
-"""Steps are seen up to 0.25 s late (`hang/observation`), a twentieth of this interval."""
+"""The minimum interval for measuring steps. The agent sees steps up to 0.25 s late (`hang/observation`), only a
+twentieth of this interval."""
 INTERVALS = 7
 COUNT_BYTES = 8
 
@@ -56,10 +62,10 @@ class Sources:
         self._changed = False
         self._first_report_with_step: Optional[float] = None
         self.ranks: dict[int, RankProgress] = {}
-        """The progress that counts, by rank, as far as known."""
+        """The progress that counts, by rank, for ranks whose progress is known."""
 
     def receive(self, body: object, now: float) -> None:
-        """Record a report of the Trainer in this worker's first rank; only the job's rank 0 reports."""
+        """Record a report of the Trainer in this worker's first rank. Only the job's rank 0 sends reports."""
         if self._trainer.receive(body):
             self._reported_at = now
         step = None if self._trainer.progress is None else self._trainer.progress.step
@@ -89,17 +95,17 @@ class Sources:
         return observe_rank(self._settings, progress, self.silent_seconds(rank, now), self._unreported(rank, progress))
 
     def _unreported(self, rank: int, progress: Optional[RankProgress]) -> int:
-        """Returns how many steps a rank may have done since its last report; 0 if it writes every step."""
+        """Returns how many steps a rank may have done since its last report; 0 if the rank writes every step."""
         if progress is None or progress.step is None or rank in self._heartbeats.counted:
             return 0
         seconds = self._step_times[rank].estimate(progress)
         return int(min(REPORT_SECONDS / seconds, progress.step)) if seconds and seconds > 0 else 0
 
     def silent_seconds(self, rank: int, now: float) -> float:
-        """Returns how long a rank has shown no progress and, if signs of life count, none of these.
+        """Returns how long a rank has shown no progress, and no other sign of life if such signs count for it.
 
-        An unwatched rank counts as silent since the start, but at most for the limit, because a rank that waits for it
-        has been silent for the limit.
+        An unwatched rank counts as silent since the start, but at most for a step's limit, because ranks that wait for
+        it have been silent for that long.
         """
         if not self._is_watched(rank):
             return min(now - self._started_at, self._settings.progress_timeout)
@@ -115,7 +121,7 @@ class Sources:
 
     @property
     def first_step_at(self) -> dict[int, float]:
-        """Returns when each rank finished the attempt's first step, if known (seconds since the epoch)."""
+        """Returns when each rank finished the attempt's first step (seconds since the epoch), for ranks where known."""
         found = dict(self._heartbeats.first_step_at)
         for rank in self.ranks.keys() - self._heartbeats.ranks.keys():
             reported = self._first_report_with_step if self._has_trainer(rank) else None
@@ -154,7 +160,7 @@ class Sources:
         return rank in self.ranks and self._printed.is_asked_for
 
     def _may_wait(self, rank: int, now: float) -> bool:
-        """Returns whether to ask a rank for its collectives, because it has never reported or no longer reports."""
+        """Returns whether to ask a rank for its collectives, because it never reported progress or is silent now."""
         limit = self._settings.progress_timeout
         if rank in self._heartbeats.ranks or not limit or self._settings.progress_preset == NONE:
             return False
@@ -177,15 +183,15 @@ class Sources:
 class StepTimes:
     """StepTimes derives the seconds per step of one rank in one attempt from the times of its steps.
 
-    It counts steps over intervals of INTERVAL_SECONDS, or of one step if that takes longer, and uses the median of the
-    last INTERVALS of them. So an evaluation or a checkpoint, which only lengthens one interval, changes nothing, and a
-    change of speed shows within half a minute, or four steps. The time before the first step is setup and doesn't
-    count. A rank that first reports 0 may continue from its checkpoint's step.
+    It counts steps over intervals of INTERVAL_SECONDS, or of one step if a step takes longer, and uses the median of
+    the last INTERVALS intervals. An evaluation or a checkpoint only lengthens one interval, so it changes nothing. A
+    change of speed shows within half a minute, or within four steps if steps are long. The time before the first step
+    is setup and doesn't count. A rank that reports step 0 first may still continue from a checkpoint's step.
     """
 
     def __init__(self) -> None:
         self._says_them = False
-        """Whether the rank has ever reported the seconds per step itself; then nothing is derived."""
+        """Whether the rank has ever reported the seconds per step itself; if so, nothing is derived."""
         self._last: Optional[int] = None
         self._began: Optional[tuple[int, float]] = None
         """The step at which the present interval began, and the time."""
@@ -203,12 +209,12 @@ class StepTimes:
             self._observe(progress.step, progress.start_step or 0, now)
         if not self._intervals:
             return progress
-        # The median (the lower of two, because pauses of training only lengthen intervals). The import of `statistics`
-        # would cost 15 ms of an agent's start.
+        # This is the median, the lower one of two, because pauses in training only lengthen intervals. It is computed
+        # here because the import of `statistics` would cost 15 ms of an agent's start.
         return progress._replace(step_seconds=sorted(self._intervals)[(len(self._intervals) - 1) // 2])
 
     def estimate(self, progress: RankProgress) -> Optional[float]:
-        """Returns the seconds per step, even before it is worth reporting; None if unknown."""
+        """Returns the seconds per step, even if they are still too inexact to be reported; None if unknown."""
         if progress.step_seconds is not None or self._began is None or self._last is None:
             return progress.step_seconds
         step, since = self._began
@@ -216,7 +222,7 @@ class StepTimes:
 
     def _observe(self, step: int, start: int, now: float) -> None:
         if self._last is not None and step < self._last:
-            # The process trains again from an earlier step, or its loop rolled back.
+            # The step is lower than before: the rank continues from an earlier step, or its loop has rolled back.
             self._intervals.clear()
             self._began = None
         self._last, self._at = step, now
@@ -232,14 +238,14 @@ class StepTimes:
 class Heartbeats:
     """Heartbeats reads the newest progress of each rank from one attempt's files.
 
-    A rank may rewrite its file less often, and write its step to a second file in every step. Such a step is exact, so
-    a hang's diagnosis compares ranks by it.
+    A rank may rewrite its progress file less often than every step, and write only the step to a second file in every
+    step. Such a step is exact, so the diagnosis of hangs compares ranks by it.
     """
 
     def __init__(self, path: str, ranks: range, since: float = 0.0) -> None:
         self._since = since
-        """Earlier times than this (seconds since the epoch) belong to an earlier attempt."""
-        # The file without a rank's number belongs to the first rank, unless that rank has its own file.
+        """Times in files that are earlier than this (seconds since the epoch) belong to an earlier attempt."""
+        # The file without a number is the first rank's, unless that rank also writes a file with its number.
         self._files = [(ranks[0], path), *((rank, f"{path}.{rank}") for rank in ranks)]
         self._seen: dict[str, tuple[int, int, int]] = {}
         self._written: dict[str, RankProgress] = {}
@@ -251,14 +257,14 @@ class Heartbeats:
         self.progressed_at: dict[int, float] = {}
         """When each rank's `step` or `section` last changed, on the monotonic clock."""
         self.first_step_at: dict[int, float] = {}
-        """When each rank finished the first step (seconds since the epoch), by its report, else by its file's time."""
+        """When each rank finished the first step (seconds since the epoch): as it reported, or its file's time."""
 
     def poll(self, now: float) -> bool:
         """Read the changed files; returns whether there were any."""
         changed = False
         for rank, path in self._files:
             text = self._read(path)
-            # Read this after the file, because a rank writes its step first.
+            # The file of the step is read after the progress file, because a rank writes it first.
             count = _read_count(f"{path}.step")
             written = None if text is None else parse_progress(text)
             if written is None and (path not in self._written or count == self._counts.get(path)):
@@ -321,9 +327,9 @@ def parse_progress(text: bytes) -> Optional[RankProgress]:
 def observe_rank(
     settings: AgentSettings, progress: RankProgress | None, silent_seconds: float, unreported: int = 0
 ) -> RankState:
-    """Returns a rank's state by its progress file; `progress` is None if the rank has never written the file.
+    """Returns a rank's state, judged by its progress; `progress` is None if the rank has never reported any.
 
-    `unreported`: how many steps the rank may have done since it wrote the file.
+    `unreported`: how many steps the rank may have done since that report.
     """
     if progress is None:
         return RankState()

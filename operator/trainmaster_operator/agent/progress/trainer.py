@@ -1,13 +1,14 @@
 """This server receives reports of Hugging Face's Trainer by HTTP on the loopback address, like Kubeflow's controller.
 
-A rank waits for the answer, so the loop answers at once and refuses excessive requests. An attempt's token is in a file
-that only the job's own user can read, because on a node's network (`interconnect.hostNetwork`) other programs can reach
-the address too.
+A rank waits for the answer, so the loop answers at once and refuses excessive requests. With the node's own network
+(`interconnect.hostNetwork`), other programs can reach the loopback address too. So each attempt has a token, in a file
+that only the job's own user can read.
 
 transformers 5 (`integrations/integration_utils.py`, `KubeflowCallback`) sends rank 0's progress if
-KUBEFLOW_TRAINER_SERVER_URL is set: at the beginning, after a step if the last report is 5 s old, and at the end. The
-protocol is Kubeflow Trainer's (kubeflow/trainer, KEP-2779): a percentage, the remaining seconds, and metrics by name
-with texts as values. Other programs may use it too, so the server relies only on the form of a report.
+KUBEFLOW_TRAINER_SERVER_URL is set. It reports at the beginning, at the end, and after a step if the last report is at
+least 5 s old. The protocol is Kubeflow Trainer's (kubeflow/trainer, KEP-2779). A report contains a percentage, the
+remaining seconds, and metrics by name with texts as values. Other programs may use the protocol too, so the server
+relies only on the form of a report.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.values import is_number, loads, mapping, mappings, number
 
 MAX_CONNECTIONS = 8
-"""A new connection replaces the oldest; a Trainer opens a connection for each report."""
+"""The most connections; a further one replaces the oldest. A Trainer opens a connection for each report."""
 REQUEST_SECONDS = 5.0
 BURST, PER_SECOND = 20, 4.0
-"""The limits of reports to read. A Trainer sends one every 5 s. Others get the answer 429, which it ignores."""
+"""The limits of the reports that are read. A Trainer sends one every 5 s. Reports over the limits get the answer 429,
+which a Trainer ignores."""
 MAX_METRICS = 64
 MAX_VALUE_CHARACTERS = 64
 _WHOLE = {"current_step": "step", "total_steps": "totalSteps"}
@@ -66,7 +68,7 @@ class TrainerServer:
                 self._socket.setblocking(False)
                 self._loop.watch(self._socket.fileno(), READ, self._accept)
         except OSError:
-            # If the token can't be written, the launch fails for the same reason, and reports it.
+            # If the token can't be written, the launch will fail for the same reason and report it.
             return 0
         return int(self._socket.getsockname()[1])
 
@@ -98,7 +100,7 @@ class TrainerServer:
             connection.finish(request.missing)
 
     def _answer(self, request: Request) -> bytes:
-        """Returns the answer to a connection's one request; empty while that is incomplete."""
+        """Returns the answer to a connection's request; empty while the request is incomplete."""
         head = request.head()
         if head is None:
             return b""
@@ -145,13 +147,13 @@ class TrainerReports:
 
     def __init__(self) -> None:
         self.progress: Optional[RankProgress] = None
-        """The reports' progress; None until a report has arrived."""
+        """The progress that the reports show; None until a report has arrived."""
         self.is_over = False
-        """Whether the training has ended. The duration of later work is unknown."""
+        """Whether the training has ended. The script's later work isn't watched, because its duration is unknown."""
         self._percent: Optional[float] = None
 
     def receive(self, body: object) -> bool:
-        """Read a report; returns whether it shows progress (a new step, or a new percentage if there are no steps)."""
+        """Read a report; returns whether it shows progress: a new step, or a new percentage if it contains no step."""
         status = mapping(body).get("trainerStatus")
         if not isinstance(status, Mapping):
             return False

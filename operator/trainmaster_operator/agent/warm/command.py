@@ -1,7 +1,7 @@
 """This module decides from a command whether its ranks can start without a launcher, and be forked.
 
-The interpreter must import `sitecustomize` from PYTHONPATH, and later put a known folder first on `sys.path`
-(https://docs.python.org/3/using/cmdline.html).
+Ranks can only be forked if the interpreter imports `sitecustomize` from PYTHONPATH, and if the agent knows which folder
+the interpreter later puts first on `sys.path` (https://docs.python.org/3/using/cmdline.html).
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ _REFUSED_FLAGS = {
 
 
 class WarmCommand(NamedTuple):
-    """WarmCommand is a command whose ranks start without a launcher, forked from a warm process or by themselves."""
+    """WarmCommand is a command whose ranks start without a launcher, either forked from a warm process or cold."""
 
     interpreter: tuple[str, ...]
     """Python and its flags."""
     script: str
-    """The script's path; empty: the command names a module."""
+    """The script's path; empty if the command names a module instead."""
 
 
 def warm_command(command: Sequence[str]) -> Union[WarmCommand, str]:
     """Returns how a command's ranks start without a launcher, or the reason why they can't.
 
-    Only the command's words count. They are the same on every worker, so all workers of a job decide alike.
+    The decision depends only on the command's words, which are the same on every worker. So all workers of a job decide
+    alike.
     """
     if not is_python(command[0]):
         return f"{os.path.basename(command[0])!r} is not Python"
@@ -66,9 +67,10 @@ def warm_command(command: Sequence[str]) -> Union[WarmCommand, str]:
 
 
 def script_path(command: WarmCommand, folder: str) -> tuple[str, str]:
-    """Returns what Python puts first on sys.path for a command in the working directory `folder`; empty: nothing.
+    """Returns the folder that Python puts first on sys.path for a command, and why its ranks can't be forked.
 
-    The second text is the reason why no rank can be forked for the command's script; empty if ranks can be forked.
+    `folder` is the working directory. The first text is empty if Python puts no folder first; the second is empty if
+    the command's ranks can be forked.
     """
     safe = "-P" in command.interpreter
     if not command.script:
@@ -108,8 +110,8 @@ def _split(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def _is_archive(path: str) -> bool:
     try:
         with open(path, "rb") as file:
-            # Python reads the archive's directory at the file's end; a file that begins like this is meant to be an
-            # archive.
+            # Python finds an archive by the directory at the file's end. This simpler check suffices, because a file
+            # that begins like this is meant to be an archive.
             return file.read(4) == b"PK\x03\x04"
     except OSError:
         return False

@@ -1,6 +1,6 @@
-"""The agent learns from a rank which modules to import before a fork: the rank's imports after its first step.
+"""The agent learns from a rank, after its first step, which modules to import before the next fork.
 
-These include lazy imports such as `torch._dynamo`, which DDP imports in its first step.
+The rank's modules then include lazy imports such as `torch._dynamo`, which DDP imports in its first step.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.values import ProtocolError
 
 SILENT_SECONDS = 30.0
-"""A rank that doesn't report its steps is asked this long after its start."""
+"""If a rank doesn't report its steps, it is asked this long after its start."""
 POLL_SECONDS = 0.1
 MAX_POLLS = 300
 MAX_BYTES = 4_194_304
 MAX_NAMES, MAX_CHARACTERS = 20_000, 2_000_000
-"""The limits of an answer, which still includes modules that others import. transformers and torch's compiler import
-3,000 modules together."""
+"""The limits of an answer, which also contains the modules that its other modules import. transformers and torch's
+compiler together import 3,000 modules."""
 
 
 class Learning:
@@ -46,7 +46,7 @@ class Learning:
         if self._asked is not None or self._run.ended:
             return
         pid = self._run.pid_of(local_rank)
-        # A cold-started rank has no handler, and the signal would end it.
+        # A rank that was started cold has no handler, so the signal would end it.
         if pid and children.catches(pid, LEARN_SIGNAL):
             self._asked = local_rank
             children.send([pid], LEARN_SIGNAL)
@@ -59,7 +59,7 @@ class Learning:
             if names:
                 self._learned(names)
         elif self._polls < MAX_POLLS and not self._run.ended:
-            # A rank answers between two steps of its Python code, which may be long.
+            # A rank only answers between two instructions of its Python code, and an instruction may take long.
             self._polls += 1
             self._loop.call_later(POLL_SECONDS, self._poll)
 

@@ -1,8 +1,8 @@
 """This module starts the warm process, sends it orders, and watches it, all in the loop's thread.
 
-The process may hang, die or refuse at any time. If it doesn't answer an order in time, it is killed, because it must
-not fork the ranks of an obsolete attempt later. The stage's sources are copied into a folder for the job's Python,
-which may differ from the agent's.
+The process may hang, end or refuse an order at any time. If it doesn't answer an order in time, it is killed, because
+it must not fork the ranks of an obsolete attempt later. The stage's sources are copied into a folder, because the job's
+Python may differ from the agent's.
 """
 
 from __future__ import annotations
@@ -34,19 +34,22 @@ from trainmaster_operator.wire.values import ProtocolError
 ORDER_SECONDS = 5.0
 """The limit for an answer while the process imports nothing."""
 IMPORT_SECONDS = 60.0
-"""The limit while the process imports torch or learned modules, which ranks would have to import too."""
+"""The limit for an answer while the process imports torch or learned modules. Ranks would have to import them too."""
 PRELOAD_SECONDS = 120.0
-"""The limit at the start if the process also imports the modules in spec.warmStart.preload."""
+"""The limit for the first answer if the process also imports the modules in spec.warmStart.preload."""
 MIN_FREE_BYTES = 805_306_368
-"""The free memory that a start needs. torch with its compiler takes 0.4 GiB, mostly shared with ranks."""
+"""The process is only started if this much memory is free. torch and its compiler take 0.4 GiB, most of which is shared
+with ranks."""
 LOOK_SECONDS = 1.0
 """The time between two checks of the free memory."""
 SHORT_BYTES = 134_217_728
-"""If less memory is free, the process is ended. The kernel might kill the whole container (memory.oom.group)."""
+"""If less memory is free, the warm process is killed. Without this, the kernel might kill the whole container
+(memory.oom.group)."""
 MAX_ANSWER_BYTES = 1_048_576
 _MEBIBYTE = 1 << 20
 MODULES_FILE = "modules"
-"""The file of learned modules in the warm process's folder; in an attempt's folder, a rank's answer (numbered)."""
+"""The name of the file of learned modules in the warm process's folder. In an attempt's folder, a file with this name
+and a rank's number contains the rank's answer."""
 _REQUIRED = "torch"
 """Without torch a warm process saves almost nothing."""
 
@@ -69,7 +72,7 @@ class WarmProcess:
         self._environ: Mapping[str, str] = {}
         self._own_variables: frozenset[str] = frozenset()
         self._path = ""
-        """Python will put this first on sys.path."""
+        """The folder that Python will put first on sys.path."""
         self._probe_pid = 0
         self.pid = 0
         self.was_killed = False
@@ -82,14 +85,14 @@ class WarmProcess:
         """The present order, until it is sent."""
         self._orders = 0
         self._answered: Optional[Callable[[str], None]] = None
-        """Takes the answer to the present order; None: there is no unanswered one."""
+        """The function that takes the answer to the present order; None if no order is unanswered."""
         self._timer: Optional[Timer] = None
         self._left_out: set[str] = set()
-        """Modules that the next process doesn't import: those that can't be forked, and their importers."""
+        """Modules that the next process doesn't import, because they or modules that they import can't be forked."""
         self._problems: set[str] = set()
-        """The modules whose problems were logged."""
+        """The modules whose problems were already printed."""
         self._verdict = events.FAILED
-        """The verdict of the process's end, as far as it is known."""
+        """The verdict that the event will contain if the process ends now."""
         self._importing = False
         """Whether the process is importing learned modules."""
         self.modules: Optional[Modules] = None
@@ -101,7 +104,7 @@ class WarmProcess:
         loop.call_later(LOOK_SECONDS, self._look)
 
     def start(self, environ: Mapping[str, str], own_variables: frozenset[str]) -> None:
-        """Start the process in this environment, which lacks each rank's own variables."""
+        """Start the process in this environment, which doesn't contain the variables that differ between ranks."""
         self._environ, self._own_variables = environ, own_variables
         self.was_killed, self._verdict, self.lacks_torch = False, events.FAILED, False
         form = self._form
@@ -126,7 +129,7 @@ class WarmProcess:
             self._end(f"it cannot be started: {error}", events.LACKING)
 
     def learn(self, names: Sequence[str]) -> None:
-        """Import the modules of one of this worker's ranks, and put `ModulesLearned` when done."""
+        """Import the modules that one of this worker's ranks has imported; puts `ModulesLearned` afterwards."""
         if self._channel is None:
             return
         path = os.path.join(self._folder, "later.json")
@@ -134,7 +137,7 @@ class WarmProcess:
             write_atomically(path, json.dumps(list(names)))
             self._channel.send(json.dumps({"type": "import", "path": path}).encode() + b"\n")
         except OSError:
-            # The process is about to end, or hangs; an order to fork will show it.
+            # The process is about to end, or hangs. The next order to fork will show this.
             return
         self._importing = bool(names)
 
@@ -189,7 +192,7 @@ class WarmProcess:
         return children.private_bytes(self.pid) if self.pid else None
 
     def kill(self, verdict: str = events.KILLED) -> None:
-        """Kill the process. `verdict`: the verdict in its event."""
+        """Kill the process. `verdict`: the verdict in the event of its end."""
         if self.pids:
             self.was_killed, self._verdict = True, verdict
             children.send(self.pids, signal.SIGKILL)
@@ -205,12 +208,12 @@ class WarmProcess:
             self._end(self.reason or f"the warm process has ended {_how(ending)}", self._verdict)
 
     def _probed(self, ending: Ending) -> None:
-        """Start the process itself, once it is certain that this Python stops before it runs the user's program.
+        """Start the process itself if the probe has shown that this Python stops before it runs the user's program.
 
-        Only the probe's own answers count, because it may be killed at any moment, or end for lack of memory.
+        Only the probe's own exit codes are answers, because a probe may be killed, or end for lack of memory.
         """
         if self.was_killed:
-            # The process may no longer be needed.
+            # The agent has killed the probe, so the process may no longer be needed.
             self._end("it was ended while it started", self._verdict)
         elif ending.exit_code == EXIT_DEAF:
             self._end("this Python doesn't import sitecustomize from PYTHONPATH", events.HOPELESS)
@@ -252,7 +255,7 @@ class WarmProcess:
         # An empty entry would be the working directory.
         environ["PYTHONPATH"] = ":".join(filter(None, (self._folder, environ.get("PYTHONPATH"))))
         environ[VARIABLE] = value
-        # The next agent finds this one's leftovers by this variable and the state folder.
+        # The next agent finds leftover processes of this agent by this variable and the state folder's.
         environ[MARK] = "warm"
         with children.output_streams() as (ends, outputs):
             for name, fd, printer in zip(("out", "err"), ends, self._printers):
@@ -262,7 +265,7 @@ class WarmProcess:
             return children.spawn(program, arguments, environ, {**outputs, **streams})
 
     def _look(self) -> None:
-        """End the process if the ranks run short of memory."""
+        """Kill the process if memory is short."""
         self._loop.call_later(LOOK_SECONDS, self._look)
         free = None if self.was_killed or not self.pid else free_memory(self._settings.cgroup_root)
         if free is not None and free < SHORT_BYTES:
@@ -302,7 +305,7 @@ class WarmProcess:
                 self._keep(modules)
                 self._put(events.ModulesLearned(modules))
         elif kind == "forked":
-            # The answer to an earlier order may arrive after its ranks have announced themselves.
+            # The answer to an earlier order is ignored. It may arrive after all ranks of that order were announced.
             if answer["number"] == self._orders:
                 self.answer(answer["reason"])
         elif kind == "failed":
@@ -313,7 +316,7 @@ class WarmProcess:
             self._leave_out(answer["problems"], answer["leftOut"])
 
     def _leave_out(self, problems: Mapping[str, str], names: Sequence[str]) -> None:
-        """Leave these modules out of the next process. The present one can't fork, and only finds all such modules."""
+        """Leave these modules out of the next process. The present process can't fork ranks any more."""
         for name, problem in problems.items():
             if name not in self._problems:
                 self._problems.add(name)
@@ -337,7 +340,7 @@ class WarmProcess:
 
     def _keep(self, modules: Modules) -> None:
         self.modules = modules
-        with contextlib.suppress(OSError):  # the next agent in this pod learns them again
+        with contextlib.suppress(OSError):  # without the file, the next agent in this pod learns the modules again
             write_atomically(os.path.join(self._folder, MODULES_FILE), json.dumps(list(modules.names)))
 
     def _send_order(self) -> None:
@@ -356,7 +359,7 @@ class WarmProcess:
         self.kill(events.FAILED)
 
     def answer(self, reason: str = "") -> None:
-        """Answer an unanswered order. `reason`: why there are no ranks; empty: all have announced themselves."""
+        """Pass on the answer to the present order. `reason`: why there are no ranks; empty: all were announced."""
         answered, self._answered = self._answered, None
         if self._timer is not None:
             self._timer.cancel()
@@ -394,6 +397,6 @@ def write_stage(folder: str) -> None:
     sources = stage.__name__.replace(".", "/") if hasattr(loader, "archive") else stage.__path__[0]
     for name, path in places.items():
         source = loader.get_data(f"{sources}/{name}.py")
-        # An unchanged file keeps the bytecode that Python has cached for it.
+        # A file that needn't change isn't written, so that Python's cached bytecode for it stays valid.
         if children.read_text(path) != source.decode():
             write_atomically(path, source.decode())

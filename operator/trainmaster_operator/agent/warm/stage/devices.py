@@ -1,11 +1,12 @@
-"""A child answers modules' CUDA queries during their import, so that this process opens no device.
+"""A child process answers the CUDA queries of modules during their import, so that this process opens no device.
 
-torch 2.11's inductor calls `torch.cuda.is_available()` (`_inductor/runtime/benchmarking.py`), and packages with their
-own kernels query the capability. The answer requires cuInit, which opens /dev/nvidia* and may start a thread, and
-neither survives a fork. PYTORCH_NVML_BASED_CUDA_CHECK=1 would open /dev/nvidiactl instead, and answers fewer queries.
+During its import, torch 2.11's inductor calls `torch.cuda.is_available()` (`_inductor/runtime/benchmarking.py`), and
+packages with their own kernels query the GPU's capability. An answer requires cuInit, which opens /dev/nvidia* and may
+start a thread, and neither survives a fork. PYTORCH_NVML_BASED_CUDA_CHECK=1 would open /dev/nvidiactl instead, and
+answers fewer queries.
 
-During imports only the functions' code is replaced, because torch's compiler and others hold references to the
-functions. A value that a module keeps, such as a cached answer, is the same as a rank would get.
+During imports only the functions' code is replaced, because torch's compiler and other modules hold references to the
+functions. If a module keeps an answer, it is the answer that a rank would get.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 from .this_process import fork
 
 ANSWER_SECONDS = 30.0
-"""The child's time limit. CUDA starts in 0.3 s, or in some seconds on a machine with many idle devices."""
+"""The child's time limit. CUDA starts in 0.3 s, or in several seconds on a machine with many idle devices."""
 
 
 def is_available() -> bool:
@@ -52,12 +53,13 @@ def get_device_properties(device: Any = None) -> Any:
 
 
 _ANSWERED = (is_available, device_count, current_device, get_device_properties)
-"""The code of these functions runs with torch.cuda's globals. Without a known answer they call the replaced code. Other
-queries, such as `get_device_capability` and `is_bf16_supported`, call these functions.
+"""torch.cuda's functions get the code of these functions, which therefore runs with torch.cuda's globals. If the child
+gave no answers, a name such as `is_available` in this code calls torch's own code. torch's other queries, such as
+`get_device_capability` and `is_bf16_supported`, call these functions.
 """
 _known: dict[str, Any] = {}
 _native: dict[FunctionType, Any] = {}
-"""The code that was replaced."""
+"""The code that the functions had before."""
 
 
 @contextlib.contextmanager
@@ -123,7 +125,7 @@ def _received(read: int, pid: int) -> dict[str, Any]:
     with open(read, "rb", buffering=0) as file:
         data, more = b"", b"."
         while more:
-            # If the driver hangs, the process never ends.
+            # The time is limited, because the child never ends if the driver hangs.
             more = file.read(65_536) if select.select([file], [], [], ANSWER_SECONDS)[0] else b""
             data += more
     os.kill(pid, signal.SIGKILL)

@@ -1,11 +1,11 @@
-"""This module imports modules, finds those that a fork can't repeat, and so decides whether the process may fork.
+"""This module imports modules, finds those that can't be imported before a fork, and decides whether to fork.
 
-A process can no longer fork ranks if a module's import has created something that a fork can't copy (a thread, a
-socket, a device, a child), or has read a rank's own environment variables. It then imports the rest, to find all such
-modules at once, and is restarted without them.
+The process can no longer fork ranks if a module's import has created something that a fork can't copy (a thread, a
+socket, a device, a child), or has read a rank's own environment variables. The process then still imports the remaining
+modules, to find all such modules at once. The agent restarts it without them.
 
-Each module is checked after its execution, so that the innermost module is blamed, and not the package that imports it
-first. Modules that import a blamed one are remembered, because they can't be imported before a fork either. A module is
+Each module is checked after its execution, so that the module itself is blamed, and not the package that imports it
+first. The importers of a blamed module are remembered, because they can't be imported before a fork either. A module is
 only blamed for a thread if the thread still runs after all imports.
 """
 
@@ -24,9 +24,9 @@ from .devices import answering
 from .this_process import descriptors, fork, has_children, target, thread_ids, threads
 
 THREAD_SECONDS = 1.0
-"""A thread that ends within this time after the imports harms no fork."""
+"""If a thread ends within this time after the imports, it doesn't prevent a fork."""
 MOST_DRAWN = 100_000
-"""Random words that a module may draw at its import. If it draws more, it counts as having set a seed."""
+"""The most random words that a module may draw during its import. If it draws more, it counts as having set a seed."""
 _HARMLESS_DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom", "/dev/full")
 _bootstrap: Any = importlib._bootstrap
 
@@ -37,11 +37,11 @@ class Blame:
     def __init__(self, own_variables: frozenset[str]) -> None:
         self._own_variables = own_variables
         self.problems: dict[str, str] = {}
-        """The problem of each module's import, in words that follow its name."""
+        """The problem with each blamed module's import, worded to follow the module's name."""
         self._importers: dict[str, set[str]] = {}
         """The direct and indirect importers of modules that may be blamed."""
         self._suspects: dict[int, str] = {}
-        """Threads by id, with the module whose import started each."""
+        """The module whose import started each thread, by thread id."""
         self._stack: list[str] = []
         """The modules that are being imported, the innermost one last."""
         self.open_before = self._descriptors = descriptors()
@@ -69,7 +69,7 @@ class Blame:
             try:
                 return load(name, import_)
             finally:
-                # The module's package was imported first.
+                # Importing a module imports its package first.
                 self._follow(name)
                 self._stack.pop()
                 self._look(name)
@@ -87,7 +87,8 @@ class Blame:
             self._follow(_bootstrap._resolve_name(name, package, level) if level else name)
             return found
 
-        # All imports of modules that aren't in sys.modules call this, even from C (Python 3.9 to 3.14, import.c).
+        # Every import of a module that isn't in sys.modules calls this function, even from C (Python 3.9 to 3.14,
+        # import.c).
         _bootstrap._find_and_load = watched_load
         _bootstrap._gcd_import = gcd_import
         builtins.__import__ = import_
@@ -104,7 +105,7 @@ class Blame:
         self._suspect(name)
 
     def settle(self) -> None:
-        """Blame the modules whose threads don't end by themselves, after the imports."""
+        """After the imports, blame the modules whose threads don't end by themselves."""
         running = self._suspects.keys() & threads().keys()
         until = time.monotonic() + THREAD_SECONDS
         if running:
@@ -130,7 +131,7 @@ class Blame:
         return sorted(found)
 
     def at_fork(self) -> str:
-        """Returns the present obstacle to a fork; empty if there is none."""
+        """Returns what prevents a fork now; empty if nothing does."""
         if threads():
             _fork_and_wait()
         found = [f"runs the thread {name!r}" for name in threads().values()]
@@ -145,7 +146,7 @@ class Blame:
             self._suspects[number] = name
             self._suspect(name)
         self._threads = now
-        # Listing the folder itself opens one more descriptor, the first free one.
+        # This listing contains its own descriptor, the first free one, so two listings are compared.
         listing = os.listdir("/proc/self/fd")
         if listing != self._listing:
             open_now = descriptors()
@@ -201,7 +202,7 @@ class Imports:
         self._left_out = frozenset(config["leftOut"])
         self._native = native
         self._users: dict[str, tuple[int, int]] = {}
-        """The state, at their import, of files of modules outside the image's packages."""
+        """The version of each module's file at its import, for modules outside the image's packages."""
         self.blame = Blame(frozenset(config["ownVariables"]))
 
     def is_missing(self, name: str) -> bool:
@@ -211,8 +212,8 @@ class Imports:
     def add(self, name: str, *, required: bool, users: bool) -> None:
         """Import a module, and blame any module that can't be imported before a fork.
 
-        `required`: whether to raise an error. `users`: the module may be among the user's files, and the user will see
-        its error.
+        `required`: whether an import's error is raised. `users`: whether the module may be among the user's files; an
+        error is then printed for the user.
         """
         if name in self._left_out or name in sys.modules:
             return
@@ -228,7 +229,8 @@ class Imports:
                 print(f"spec.warmStart.preload: {name!r} cannot be imported: {problem}", file=sys.stderr, flush=True)
         now, new = _random_states(), set(sys.modules) - before
         if any(not _follows(state, now[of]) for of, state in random_states.items()):
-            # Ranks get new seeds, so a seed that a module has set would be lost. Any of these modules may have set it.
+            # Ranks are seeded anyway, so a seed that a module has set would be lost. Any of these modules may have set
+            # the seed.
             for each in (name, *new):
                 self.blame.blame(each, "seeded random numbers")
         for each in new:
@@ -237,18 +239,18 @@ class Imports:
                 self._users[path] = _version(path)
 
     def lacks(self, name: str, error: BaseException) -> bool:
-        """Returns whether an error means that this module doesn't exist, even among the user's files."""
+        """Returns whether an error means that this module exists neither in packages nor among the user's files."""
         beside = os.path.join(self._path, name)
         is_users = bool(self._path) and (os.path.isdir(beside) or os.path.isfile(f"{beside}.py"))
         return isinstance(error, ModuleNotFoundError) and error.name == name and not is_users
 
     def outdated(self) -> str:
-        """Returns the first of the user's files that a rank would import differently now; empty if there is none."""
+        """Returns a message about a user's file that a rank would import differently now; empty if there is none."""
         changed = (path for path, version in self._users.items() if _version(path) != version)
         return self._shadowed() or next((f"{path} has changed since it was imported" for path in changed), "")
 
     def _shadowed(self) -> str:
-        """Returns the first of the user's files whose name belongs to an imported module; empty if there is none."""
+        """Returns a message about a user's file that has an imported module's name; empty if there is none."""
         if not self._path:
             return ""
         names = {name.partition(".")[0] for name in set(sys.modules) - self._native}
@@ -280,13 +282,13 @@ def _import(name: str, path: list[str]) -> None:
     try:
         __import__(name)
     finally:
-        # Entries that the import itself has added stay, as they would in a rank.
+        # The entries that the import itself has added to sys.path stay, as they would in a rank.
         added = [entry for entry in sys.path if entry not in path]
         sys.path[:] = [*before, *added]
 
 
 def _random_states() -> dict[str, Any]:
-    """Returns the states of the existing random generators that are seeded from the system at a start."""
+    """Returns the states of the random generators that seed themselves from the system, as far as they exist."""
     states: dict[str, Callable[[Any], Any]] = {
         "random": lambda module: module.getstate(),
         "numpy.random": lambda module: module.get_state(legacy=False)["state"]["key"].tobytes(),
@@ -296,10 +298,10 @@ def _random_states() -> dict[str, Any]:
 
 
 def _follows(before: Any, now: Any) -> bool:
-    """Returns whether drawing numbers, and not seeding, led from one state to the other.
+    """Returns whether the generator has only drawn numbers between the two states, without being seeded.
 
-    Python's generator (`random`, a Mersenne Twister) uses 624 words and then computes the next 624 from them; the
-    state's last value is the number of used words.
+    Python's generator (`random`, a Mersenne Twister) uses 624 words, and then computes the next 624 words from them.
+    The state's last value is the number of used words.
     """
     if before == now:
         return True
@@ -321,7 +323,7 @@ def _follows(before: Any, now: Any) -> bool:
 def packaged_modules() -> list[str]:
     """Returns the imported modules of the image's packages and of Python itself, in the order of import.
 
-    The user's own code is left out, so that each attempt reads it again.
+    The user's own modules are left out, so that each attempt reads their files again.
     """
     names = []
     for name, module in list(sys.modules.items()):

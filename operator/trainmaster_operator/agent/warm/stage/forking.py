@@ -1,6 +1,6 @@
-"""This module forks an attempt's ranks and the process that serves their store, as if they had been launched.
+"""This module forks an attempt's ranks and the process that serves their store, as if a launcher had started them.
 
-A forked rank renews its own state as a start would: its random numbers, its caches, its files.
+A forked rank renews its random numbers, its caches and its files, so that it is in the same state as a started rank.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .store import serve_store
 from .this_process import descriptors, fork, set_oom_score
 
 STORE = "store"
-"""The name by which the process that serves the store is announced."""
+"""The name by which the process that serves the store is announced to the agent."""
 STORE_SECONDS = 60.0
 """How long a rank waits for the store. After that torch's own client keeps trying."""
 STACKS_DESCRIPTOR = 500
@@ -37,7 +37,7 @@ class Forks:
         os.umask(self._umask)
 
     def fork(self, order: dict[str, Any]) -> str | None:
-        """Fork an attempt's ranks. Returns None in a rank; else an empty text, or the reason why there are none."""
+        """Fork an attempt's ranks. Returns None in a rank; else an empty text, or the reason why none were forked."""
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()
@@ -46,7 +46,7 @@ class Forks:
         except OSError as error:
             return f"cannot fork: {error.strerror}"
         if pid == 0:
-            # A process that exits at once forks the ranks, so that they become the agent's own children.
+            # A process in between forks the ranks and exits at once, so that they become the agent's own children.
             self._fork_ranks(order)
             return None
         _, status = os.waitpid(pid, 0)
@@ -65,12 +65,12 @@ class Forks:
             try:
                 pid = fork()
             except OSError:
-                # The forked ranks end, because nobody will ever release them.
+                # The ranks that were already forked end by themselves, because no process releases them.
                 os._exit(1)
             if pid == 0:
                 os.close(go_write)
                 self._become(process)
-                # A rank waits until its pid is announced and the agent is its parent.
+                # A rank waits here until its pid is announced and the agent is its parent.
                 if not os.read(go_read, 1):
                     os.kill(os.getpid(), signal.SIGKILL)
                 os.close(go_read)
@@ -107,8 +107,9 @@ class Forks:
         os.umask(self._umask)
         set_oom_score(self._oom_score)
         renew()
-        # Python's garbage collector gets its state after a start, in which all imported objects are old: these calls
-        # move all objects out of the collector's reach, reset the counts, and make all objects old.
+        # These calls put Python's garbage collector into the state that it has after a start, in which all imported
+        # objects are old. They move all objects out of the collector's reach, reset its counts, and move the objects
+        # back into the oldest generation.
         gc.freeze()
         gc.unfreeze()
         if self._collects:
@@ -143,9 +144,9 @@ def _wait_for_store(environ: dict[str, str]) -> None:
 
 
 def renew() -> None:
-    """Seed random generators from the system again, and drop caches of folders and of this process.
+    """Seed random generators from the system again, and drop caches about folders and about this process.
 
-    Python's `random` seeds itself (os.register_at_fork).
+    Python's `random` seeds itself after a fork (os.register_at_fork).
     """
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:
@@ -155,7 +156,7 @@ def renew() -> None:
         torch.default_generator.seed()
     threading = sys.modules.get("threading")
     if threading is not None:
-        # Python keeps the thread id of the forked process.
+        # Python still has the thread id of the process that has forked this one.
         threading.main_thread()._set_native_id()
     processes = sys.modules.get("multiprocessing.process")
     if processes is not None:
@@ -172,12 +173,12 @@ def renew() -> None:
 
 
 def _keep_default_group() -> None:
-    """Keep the first default process group for the process's life, as in a rank that was started.
+    """Keep the first default process group for the lifetime of the process, as in a rank that was started.
 
-    In a launched rank, DDP's first step imports torch.distributed.nn.functional, whose functions then keep the group as
-    a default argument. In a forked rank, this module was imported before the group existed. Without a reference to the
-    group, a rank may hang at its end: DDP's reducer joins gloo's threads while it holds Python's lock, and one of the
-    threads waits for that lock (torch 2.13).
+    In a started rank, DDP's first step imports torch.distributed.nn.functional, whose functions then keep the group as
+    a default argument. In a forked rank, torch.distributed.nn.functional was imported before the group existed. Without
+    such a reference to the group, a rank may hang at its end: DDP's reducer joins gloo's threads while it holds
+    Python's lock (the GIL), and one of the threads waits for this lock (torch 2.13).
     """
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
     update = getattr(c10d, "_update_default_pg", None)
@@ -194,7 +195,7 @@ def _keep_default_group() -> None:
 
 
 def reopen(fd: int) -> None:
-    """Open this process's own copy of a shared file, because a shared one has the same position in all ranks."""
+    """Open this process's own copy of a file that a fork has shared, because sharing includes the file's position."""
     import fcntl
 
     try:
@@ -212,8 +213,8 @@ def reopen(fd: int) -> None:
 def print_stacks_when_asked() -> None:
     """Print the stacks of all threads at SIGUSR2, to the file that the agent reads (process/stacks.py).
 
-    A program can still take the signal, because `getsignal` returns the default. The descriptor is above those that a
-    program uses or expects to get.
+    A program can still use the signal itself, because `getsignal` returns the default. The file's descriptor is higher
+    than those that a program uses or expects to get.
     """
     import faulthandler
     import fcntl
@@ -234,7 +235,7 @@ def print_stacks_when_asked() -> None:
 
 
 def listen_for_learning(path: str) -> None:
-    """Let the agent request this rank's modules, once."""
+    """Answer the agent's signal once with this rank's modules, in a file."""
 
     def answer(_number: int, _frame: object) -> None:
         signal.signal(LEARN_SIGNAL, signal.SIG_DFL)

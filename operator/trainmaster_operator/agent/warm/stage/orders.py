@@ -1,4 +1,4 @@
-"""The warm process is a loop over the agent's orders. It begins at the interpreter's import of `sitecustomize`."""
+"""The warm process handles the agent's orders in a loop, which begins when the interpreter imports `sitecustomize`."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from .this_process import oom_score, set_oom_score
 
 _SITECUSTOMIZE = "sitecustomize"
 OOM_SCORE = 800
-"""Makes the kernel kill the warm process first when memory is short (proc(5), oom_score_adj)."""
+"""With this score the kernel kills the warm process first when memory is short (proc(5), oom_score_adj)."""
 SCOUT_NICENESS = 19
-"""The niceness of a process that can't fork ranks any more, so that the ranks run first."""
+"""The niceness of a warm process that can't fork ranks any more, so that it gives way to ranks."""
 IDLE_SECONDS = 5.0
-"""The warm process collects its garbage, which takes 0.2 s, once it has had no orders for this long."""
+"""If the warm process gets no orders for this long, it collects its garbage, which takes 0.2 s."""
 
 
 def enter(path: str, native: frozenset[str], *, collects: bool) -> None:
     """Run the stage. Returns only in a rank, without a trace of the stage.
 
-    `path` is sitecustomize's path, `native` contains the modules that Python itself had imported, and `collects` is
-    whether Python collects garbage.
+    `path` is sitecustomize's path, `native` contains the modules that Python itself had imported before, and
+    `collects` is whether this Python collects garbage automatically.
     """
     config_file = os.environ.pop(VARIABLE, "")
     os.environ.pop(MARK, None)
@@ -54,13 +54,13 @@ def enter(path: str, native: frozenset[str], *, collects: bool) -> None:
             os._exit(70)
     for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:
         del sys.modules[name]
-    # This imports the image's own, if there is one. Otherwise `site` expects the resulting error.
+    # This imports the image's own `sitecustomize`. If there is none, `site` expects the resulting ImportError.
     sys.modules.pop(_SITECUSTOMIZE, None)
     __import__(_SITECUSTOMIZE)
 
 
 class WarmLoop:
-    """WarmLoop imports and forks. A fork waits for earlier orders to import, which cost less here than in ranks."""
+    """WarmLoop imports and forks. Before it forks, it imports everything ordered, because ranks would take longer."""
 
     def __init__(self, config: dict[str, Any], native: frozenset[str], *, collects: bool) -> None:
         self._config = config
@@ -71,17 +71,17 @@ class WarmLoop:
         """Whether there may be garbage."""
         self._received = b""
         self._imported: list[str] = []
-        """Learned names that weren't imported yet when they were processed."""
+        """The learned modules that were imported here because of an order."""
         self._imports = Imports(config, native)
         self._blame = self._imports.blame
         self._reported = False
-        """Whether the agent knows that this process can't fork ranks."""
+        """Whether the agent was informed that this process can't fork ranks."""
         self._oom_score = oom_score()
         self._forks = Forks(config, self._oom_score, self._blame.open_before, collects=collects)
         os.set_inheritable(CHANNEL, False)
 
     def serve(self) -> None:
-        """Import and fork as ordered. Returns only in a rank."""
+        """Import modules and fork ranks as ordered. Returns only in a rank."""
         set_oom_score(str(min(1000, int(self._oom_score or 0) + OOM_SCORE)))
         for name in self._config["required"]:
             self._import(name, required=True)
@@ -139,7 +139,7 @@ class WarmLoop:
             self._send({"type": "imported", "names": [each for each in self._imported if each not in unforkable]})
 
     def _fork(self, order: dict[str, Any]) -> bool:
-        """Fork an attempt's ranks; True in a rank."""
+        """Fork an attempt's ranks; returns True in a rank, False here."""
         reason: str | None = "a module that it has imported can't be forked" if self._blame.problems else ""
         reason = reason or self._blame.at_fork() or self._imports.outdated() or self._forks.fork(order)
         if reason is not None:
@@ -147,13 +147,13 @@ class WarmLoop:
         return reason is None
 
     def _receive(self) -> dict[str, Any] | None:
-        """Returns the next order; None if there is none, but pending imports or forks."""
+        """Returns the next order; None if there is none, but there is other work to do."""
         while b"\n" not in self._received:
             busy = self._later or self._orders or self._blame.problems
             if (busy or self._littered) and not select.select([CHANNEL], [], [], 0 if busy else IDLE_SECONDS)[0]:
                 if busy:
                     return None
-                # Ranks then have fewer objects to collect and copy.
+                # Without this garbage, ranks have fewer objects to collect and memory pages to copy.
                 gc.collect()
                 self._littered = False
             data = os.read(CHANNEL, 1 << 20)

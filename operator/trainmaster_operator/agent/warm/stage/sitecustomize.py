@@ -1,14 +1,14 @@
-"""The interpreter of the warm process imports this file by itself, for its name, before `__main__` exists."""
+"""The warm process's interpreter imports this file because of its name, before `__main__` exists."""
 
 import gc
 import sys
 
 if __name__ == "sitecustomize":
     collects = gc.isenabled()
-    # Imports leave hardly any garbage, and collecting repeatedly takes a quarter of the import time of torch and its
-    # compiler (torch 2.13: 0.6 of 2.3 s of CPU time).
+    # Imports leave hardly any garbage. Collecting it again and again would take a quarter of the time for importing
+    # torch and its compiler (torch 2.13: 0.6 of 2.3 s of CPU time).
     gc.disable()
     native = frozenset(sys.modules) - {"gc"}
-    # The package's name differs here from its original one.
+    # In the warm process the stage's package has this name.
     orders = __import__("trainmaster_stage.orders", fromlist=["enter"])
     orders.enter(__file__, native, collects=collects)

@@ -8,13 +8,14 @@ import sys
 import warnings
 
 _FORKED_WITH_CARE = frozenset({"jemalloc_bg_thd"})
-"""The kernel's names of threads that a child may lose. jemalloc's own fork handler makes the child work without its
-thread (`background_thread_postfork_child`). pyarrow starts this thread, and pandas and scikit-learn import pyarrow.
+"""The kernel's names of threads that a fork may lose. jemalloc's own fork handler makes the child work without
+jemalloc's thread (`background_thread_postfork_child`). Importing pyarrow starts this thread, and pandas and
+scikit-learn import pyarrow.
 """
 
 
 def fork() -> int:
-    """Fork without Python's warning about other threads, because the stage itself checks which of them matter."""
+    """Fork without Python's warning about other threads. The stage itself checks which threads matter."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
@@ -65,10 +66,10 @@ def oom_score() -> str:
 
 
 def set_oom_score(text: str) -> None:
-    """Set the adjustment; without effect in a sandbox that lacks it."""
+    """Set the adjustment of the OOM score. This has no effect in a sandbox that lacks the file."""
     if not text:
         return
-    with contextlib.suppress(OSError):  # then there is nothing to restore either
+    with contextlib.suppress(OSError):  # if it can't be set, it needn't be restored either
         with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
             file.write(text)
 
