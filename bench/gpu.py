@@ -162,7 +162,7 @@ async def hangs(bench: Bench) -> None:
     import random
 
     from trainloop import progress as ranks_progress
-    from trainmaster_operator.agent.hang.detection import classify_stall
+    from trainmaster_operator.agent.hang.hung_rank import classify_stall
     from trainmaster_operator.agent.progress.sources import Heartbeats
     from trainmaster_operator.wire.ranks import RankState
 

@@ -13,7 +13,7 @@ import trainloop.progress as reporting
 from tests.signer import environment
 from tests.unit.agent.hang.test_observation import a_run
 from trainloop.progress import Progress
-from trainmaster_operator.agent.hang.detection import classify_stall
+from trainmaster_operator.agent.hang.hung_rank import classify_stall
 from trainmaster_operator.agent.hang.observation import POLL_SECONDS, Observation
 from trainmaster_operator.agent.planner.state import Now
 from trainmaster_operator.agent.settings import read_settings

@@ -19,7 +19,7 @@ from trainmaster.cli.show import job_trouble, pod_trouble
 from trainmaster.cli.terminal import log_line, say, shows_colours
 from trainmaster.client import JobClient, JobNotFound, NotAllowed, TrainingJob, worker_index
 from trainmaster.client.blocking import iterate, run
-from trainmaster.client.logs import MAX_MERGED, LogReader, Observer, Selection
+from trainmaster.client.log_reader import MAX_MERGED, LogReader, Observer, Selection
 from trainmaster.client.output import has_started, kept_logs_or_none
 from trainmaster.client.time_order import WorkerLine
 from trainmaster.client.view import view_of

@@ -3,8 +3,8 @@
 1. Start with `jobs`, which defines `JobClient`. `errors` defines the client's exceptions. `job` defines the objects
    that the client returns, and the checks of arguments.
 2. `async_jobs` defines `AsyncJobClient`, whose methods both clients share; `watching` and `metrics` implement some of
-   these methods. `blocking` runs the methods without an event loop. `logs` reads a job's output as one stream, `output`
-   reads the logs of single pods, and `time_order` sorts the lines of several logs by time.
+   these methods. `blocking` runs the methods without an event loop. `log_reader` reads a job's output as one stream,
+   `output` reads the logs of single pods, and `time_order` sorts the lines of several logs by time.
 3. `functions` defines `train`, which makes a job from a function. `view` computes the figures and sentences that
    describe a job.
 4. `transport` sends the requests; `asynchronous` sends them from coroutines. `server` finds the API server, its TLS

@@ -29,7 +29,7 @@ from trainmaster.client.job import (
     require_namespace,
     require_seconds,
 )
-from trainmaster.client.logs import LogReader, Selection, labelled, may_have_several
+from trainmaster.client.log_reader import LogReader, Selection, labelled, may_have_several
 from trainmaster.client.metrics import JobMetrics, job_metrics
 from trainmaster.client.objects import at
 from trainmaster.client.output import Output

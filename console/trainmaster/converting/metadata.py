@@ -53,7 +53,7 @@ def convert_labels(labels: Field, kind: str, draft: Draft) -> None:
 
 
 def waits_for_kueue(draft: Draft) -> bool:
-    """Returns whether Kueue admits the job. If so, `suspend` was set only for Kueue."""
+    """Returns whether Kueue decides when the job starts. If so, `suspend` was set only for Kueue."""
     return bool(draft.at(_SCHEDULER) == "kueue")
 
 

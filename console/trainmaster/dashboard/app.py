@@ -15,7 +15,7 @@ from aiohttp import web
 
 from trainmaster.client.errors import JobNotFound
 from trainmaster.client.job import TrainingJob
-from trainmaster.client.logs import Selection
+from trainmaster.client.log_reader import Selection
 from trainmaster.client.permission import Access, seeing
 from trainmaster.client.server import Server
 from trainmaster.client.view import FailureView

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from trainmaster.client.errors import NoCluster
 from trainmaster.client.job import TrainingJob, has_index, worker_index
-from trainmaster.client.logs import Filter, LogReader, Selection
+from trainmaster.client.log_reader import Filter, LogReader, Selection
 from trainmaster.client.output import Output
 from trainmaster.client.time_order import Lines, WorkerLine
 from trainmaster.dashboard.reading import ViewerTransport

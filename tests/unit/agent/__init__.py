@@ -10,7 +10,7 @@
 | `executor` | `test_one_worker`, `test_group` |
 | `hang/evidence` | `hang/test_evidence`, `hang/test_diagnosis`, `test_hangs` |
 | `hang/observation` | `hang/test_observation` |
-| `hang/detection` | `hang/test_detection` |
+| `hang/hung_rank` | `hang/test_hung_rank` |
 | `hang/diagnosis` | `hang/test_diagnosis` |
 | `hang/watch` | `hang/test_diagnosis`, `test_hangs` |
 | `http` | `test_network`, `test_server` |

@@ -6,15 +6,15 @@ import pytest
 
 from tests.unit.client.fakes import FakeTransport
 from trainmaster.cli.connection import Connection
-from trainmaster.client import JobClient, logs, watching
+from trainmaster.client import JobClient, log_reader, watching
 
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "REOPEN_SECONDS", 0.0)
     for name in ("POLL_SECONDS", "CALM_SECONDS"):
-        monkeypatch.setattr(logs, name, 0.02)
-    monkeypatch.setattr(logs, "SILENT_SECONDS", 0.2)
+        monkeypatch.setattr(log_reader, name, 0.02)
+    monkeypatch.setattr(log_reader, "SILENT_SECONDS", 0.2)
 
 
 @pytest.fixture

@@ -28,11 +28,11 @@
 | `history/reading` | `history/test_reading`, `history/test_columns`, `processes/client/test_history` |
 | `job` | `test_jobs` |
 | `jobs` | `test_jobs`, `test_async_jobs` |
-| `logs` | `test_logs`, `unit/cli/test_following`, `cluster/test_logs` |
+| `log_reader` | `test_log_reader`, `unit/cli/test_following`, `cluster/test_logs` |
 | `time_order` | `test_time_order` |
 | `metrics` | `test_metrics`, `test_transport` |
 | `objects` | `diagnosis/test_situations`, `unit/cli/test_dtj_uploads` |
-| `output` | `test_jobs`, `test_logs` |
+| `output` | `test_jobs`, `test_log_reader` |
 | `permission` | `test_permission` |
 | `sentences` | `test_sentences`, `unit/cli/test_dtj_suspend`, `unit/cli/test_dtj_status` |
 | `server` | `test_server`, `test_permission`, `processes/kubeconfig/test_plugin` |

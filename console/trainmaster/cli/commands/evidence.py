@@ -123,7 +123,7 @@ def logs(
     import time
 
     from trainmaster.cli.logs import attempt_before, print_logs
-    from trainmaster.client.logs import Selection
+    from trainmaster.client.log_reader import Selection
 
     if previous and attempt is not None:
         raise typer.BadParameter("names an attempt as --attempt does; leave one of them out", param_hint="--previous")

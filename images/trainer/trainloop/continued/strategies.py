@@ -76,7 +76,7 @@ class Replicated:
         """Record that the optimizer has made a step; `is_last` is true for the last one in the run's step."""
 
     def advanced(self) -> None:
-        """Record that the run's step is made."""
+        """Record that the run has finished its step."""
 
     def interrupt(self, updates: int, *, whole: bool) -> bool:
         """Interrupt training after `updates` updates; `whole` is true if the state is complete after a step.

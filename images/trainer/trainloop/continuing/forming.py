@@ -417,5 +417,5 @@ def _receive(gloo: Any, place: int) -> torch.Tensor:
 
 
 def _wait_for(message: Any) -> None:
-    """Wait for a message. The limit is longer than the time for connecting, which gloo would use as its limit."""
+    """Wait for a message, longer than gloo would by itself, because gloo applies its limit for connecting to messages too."""
     message.wait(timedelta(seconds=WAITING))

@@ -2,7 +2,7 @@
 
 These modules are pure; read them in this order:
 
-- `detection` finds which of all ranks stopped first, or that there is good reason to wait.
+- `hung_rank` finds which of all ranks stopped first, or that there is good reason to wait.
 - `diagnosis` contains the leader's part (the question to all workers, their answers, the conclusion) and the worker's
   part: when to ask, when to judge without the leader, when to report.
 

@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Optional, Union
 
-from trainmaster_operator.agent.hang.detection import classify_stall, is_over, is_stopped, steps_of
+from trainmaster_operator.agent.hang.hung_rank import classify_stall, is_over, is_stopped, steps_of
 from trainmaster_operator.agent.planner.actions import SendToLeader
 from trainmaster_operator.agent.planner.state import Now
 from trainmaster_operator.agent.process.stacks import shortened

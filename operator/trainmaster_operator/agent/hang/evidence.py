@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Optional
 
 from trainmaster_operator.agent.errors import LaunchError
-from trainmaster_operator.agent.hang.detection import waits_for
+from trainmaster_operator.agent.hang.hung_rank import waits_for
 from trainmaster_operator.agent.process import children
 from trainmaster_operator.agent.process.kernel import describe_process, has_device
 from trainmaster_operator.agent.process.rank_processes import RankProcess

@@ -7,7 +7,7 @@ import os
 import time
 from typing import Optional
 
-from trainmaster_operator.agent.hang.detection import is_over
+from trainmaster_operator.agent.hang.hung_rank import is_over
 from trainmaster_operator.agent.planner.state import Now
 from trainmaster_operator.agent.process.run import RunProcesses
 from trainmaster_operator.agent.progress.recorder import Counters

@@ -1,6 +1,6 @@
 """RankWatch reads the progress of one attempt's ranks, and carries out the decisions of `diagnosis`.
 
-The executor owns it. `detection` and `diagnosis` decide whether ranks are silent, and which actions follow.
+The executor owns it. `hung_rank` and `diagnosis` decide whether ranks are silent, and which actions follow.
 """
 
 from __future__ import annotations

@@ -70,8 +70,8 @@ class ApiConnection:
     ) -> kopf.AiohttpSession:
         """Return a session with these credentials. kopf requests another session when the API server answers 401.
 
-        `requested` is called with every request's path, and whether it is a watch; `kept_at` returns the fields to
-        keep of the objects at a path. Unlike kopf's own session, this one follows no redirects.
+        Each request calls `requested` with its path and with whether it is a watch. `kept_at` takes a path, and returns
+        the fields to keep of the objects there. Unlike kopf's own session, this one follows no redirects.
         """
         config = self.configuration
         header = await config.get_api_key_with_prefix("BearerToken", alias="authorization")

@@ -67,7 +67,7 @@ async def requested(asked: asyncio.Event, *, settle: float, interval: float) -> 
 
 @dataclass(eq=False)
 class Resync:
-    """Sweeps every `interval` seconds, and soon after `asked` is set because a watch was listed again."""
+    """Sweeps every `interval` seconds, and soon after `asked` is set, which a watch's new list does."""
 
     cluster: Cluster
     store: Store

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.signer import environment
 from trainmaster_operator.agent.hang import observation
-from trainmaster_operator.agent.hang.detection import is_over
+from trainmaster_operator.agent.hang.hung_rank import is_over
 from trainmaster_operator.agent.hang.observation import FIRST_POLLS_SECONDS, POLL_SECONDS, Observation
 from trainmaster_operator.agent.planner.state import Now
 from trainmaster_operator.agent.progress.printed import Printed

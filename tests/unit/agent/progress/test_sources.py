@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.signer import environment
-from trainmaster_operator.agent.hang.detection import is_over
+from trainmaster_operator.agent.hang.hung_rank import is_over
 from trainmaster_operator.agent.progress import printed as printed_module
 from trainmaster_operator.agent.progress import recorder as counters_module
 from trainmaster_operator.agent.progress.printed import Printed

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.unit.client.fakes import FakeTransport, job, pod
-from trainmaster.client import JobClient, JobNotFound, NoCluster, TrainingJob, logs
-from trainmaster.client.logs import Filter, Selection
+from trainmaster.client import JobClient, JobNotFound, NoCluster, TrainingJob, log_reader
+from trainmaster.client.log_reader import Filter, Selection
 from trainmaster.client.time_order import WorkerLine
 
 JOB = "/apis/trainmaster.dev/v1alpha1/namespaces/default/distributedtrainingjobs/reviews"
@@ -20,8 +20,8 @@ TWO: dict[str, Any] = {"phase": "Running", "workers": {"desired": 2, "created": 
 
 @pytest.fixture(autouse=True)
 def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(logs, "SILENT_SECONDS", 0.05)
+    monkeypatch.setattr(log_reader, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(log_reader, "SILENT_SECONDS", 0.05)
 
 
 def lines(*stamped: str) -> list[bytes]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.signer import environment
-from trainmaster_operator.agent.hang.detection import classify_stall, is_over, waits_for
+from trainmaster_operator.agent.hang.hung_rank import classify_stall, is_over, waits_for
 from trainmaster_operator.agent.progress.sources import observe_rank
 from trainmaster_operator.agent.settings import read_settings
 from trainmaster_operator.wire.ranks import WAITS, RankProgress, RankState

@@ -66,9 +66,9 @@ class Selection:
 class Filter:
     """Filter selects lines of one container's log, which must be read from its beginning.
 
-    A line belongs to the attempt of the last separator before it. If a log doesn't begin with a separator, either
-    it begins with attempt 1, or the kubelet has removed its beginning (rotation). The times of the failures in the
-    job's status then show which attempt a line belongs to.
+    A line belongs to the attempt of the last separator before it. A log without a separator at its beginning either
+    begins with attempt 1, or the kubelet has removed its beginning (rotation). In both cases, the times of the failures
+    in the job's status show to which attempt its first lines belong.
     """
 
     selection: Selection
