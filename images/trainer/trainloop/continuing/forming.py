@@ -401,7 +401,7 @@ class Continuing:
             real.end()
 
     def _current_device(self) -> torch.device | None:
-        """Returns the calling thread's accelerator. In all threads but the main one, that is the machine's first one."""
+        """Returns the calling thread's accelerator. In all threads but the main one, that is the first accelerator."""
         present = torch.accelerator.current_accelerator() if self._accelerator else None
         return present and torch.device(present.type, torch.accelerator.current_device_index())
 

@@ -88,7 +88,7 @@ class Real:
         return self._backends[device.type]
 
     def end(self) -> None:
-        """Make all running collectives fail, except those that gloo forgets. May be called repeatedly, by any thread."""
+        """Make all running collectives fail, except those that gloo forgets. Any thread may call it repeatedly."""
         for kind, backend in list(self._backends.items()):
             if kind != "cpu":
                 with suppress(RuntimeError):

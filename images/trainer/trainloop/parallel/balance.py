@@ -29,7 +29,7 @@ class Balancer:
         self.weights = weights
 
     def add(self, times: StepTimes, samples: int) -> list[float] | None:
-        """Records a step of this rank. Returns new weights for all ranks if they are due and differ enough, else None."""
+        """Records a step of this rank; returns new weights for all ranks if they are due and differ enough, or None."""
         return None
 
 

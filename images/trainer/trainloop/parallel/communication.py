@@ -63,7 +63,7 @@ class StepTimes:
 
 
 class GradientExchange:
-    """The hook's state compresses gradients, counts bytes, and records when this rank has finished its own computing."""
+    """The hook's state compresses gradients, counts bytes, and records when this rank finishes its own computing."""
 
     def __init__(self, settings: CommunicationSettings, device: torch.device) -> None:
         self.settings = settings
@@ -135,7 +135,7 @@ class GradientExchange:
             self._feedback.skip()
 
     def load(self, memories: list[Memory], rank: int) -> bool:
-        """Loads the memories that a checkpoint holds for all ranks; returns whether some fit no parameter and are dropped.
+        """Loads the memories of a checkpoint's ranks; returns whether some fit no parameter and are dropped.
 
         The checkpoint's errors are added to the next steps, even if those use another compression.
         """

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from trainloop.errors import listed
 
-#: Operations that are computed immediately. They are small, draw no random numbers, and constructors read their results.
+#: Operations that are computed immediately: constructors read their results. They are small and draw no random numbers.
 _AT_ONCE = ("aten::arange", "aten::linspace", "aten::logspace", "aten::scalar_tensor")
 _EMPTY = ("aten::empty", "aten::empty_strided")
 #: In-place operations whose result doesn't depend on the previous content.

@@ -132,7 +132,10 @@ def checksums(parameters: Iterable[torch.Tensor]) -> list[int]:
 
 
 def compare_parameters(model: nn.Module, world: World) -> None:
-    """Raises Diverged on every rank if parameters aren't the same on all ranks, bit for bit; names rank and parameter."""
+    """Raises Diverged on every rank if parameters aren't the same on all ranks, bit for bit.
+
+    The message names the ranks and the first parameter.
+    """
     names = [name for name, _ in model.named_parameters()]
     gathered = world.gather(tuple(checksums(parameter for _, parameter in model.named_parameters())))
     common, _ = Counter(gathered).most_common(1)[0]

@@ -292,7 +292,7 @@ def share_layers(model: nn.Module, plan: Callable[[nn.Module, int], dict[str, An
 
 
 def split_groups(optimizer: torch.optim.Optimizer) -> None:
-    """Splits the optimizer's groups by mesh, because torch steps a group in one operation, which needs a single mesh."""
+    """Splits the optimizer's groups by mesh, because torch steps a group in one operation, which needs one mesh."""
     groups = optimizer.param_groups
     split = [{**group, "params": parameters} for group in groups for parameters in by_mesh(group["params"])]
     groups[:] = split
