@@ -83,7 +83,7 @@ def permutation(seed: int, epoch: int, length: int) -> np.ndarray[Any, np.dtype[
 
 
 def share_out(total: int, weights: Sequence[float]) -> list[int]:
-    """Divides `total` samples in proportion to `weights` by largest remainder; ties go to the lower rank."""
+    """Divides `total` samples in proportion to `weights`, by the largest remainder; ties go to the lower rank."""
     whole = sum(weights)
     exact = [total * weight / whole for weight in weights]
     shares = [int(share) for share in exact]
@@ -95,9 +95,10 @@ def share_out(total: int, weights: Sequence[float]) -> list[int]:
 
 @dataclass(frozen=True)
 class RankStep:
-    """This is a rank's part of a step: `micro` contains lists of sample indices; the last `padding` lists are dummies.
+    """This is a rank's part of a step. `micro` lists the sample indices of each micro-batch.
 
-    A dummy's loss is multiplied by zero. Dummies exist because a rank without samples must still enter the collectives.
+    The last `padding` micro-batches are dummies, whose loss is multiplied by zero. They exist because a rank without
+    samples must still take part in the collectives.
     """
 
     micro: list[list[int]]

@@ -95,7 +95,7 @@ def differences(fingerprints: list[dict[str, str]]) -> dict[str, str]:
 
 
 def check(settings: PreflightSettings, mine: dict[str, str], store: Store, rank: int, size: int) -> None:
-    """Compares all ranks before the first collective. Raises PreflightMismatch on every rank if a difference is fatal."""
+    """Compares all ranks before the first collective. Raises PreflightMismatch on every rank on a fatal difference."""
     if not settings.enabled:
         return
     store.set(f"preflight/{rank}", json.dumps(mine))

@@ -95,7 +95,7 @@ class World:
         self.sum([0.0])
 
     def sum(self, values: Sequence[float]) -> list[float]:
-        """Returns the element-wise sum over ranks in double precision, which is the same on every rank, bit for bit."""
+        """Returns the element-wise sum over ranks in double precision; it is the same on every rank, bit for bit."""
         return self.summing(values)()
 
     def summing(self, values: Sequence[float]) -> Callable[[], list[float]]:
@@ -113,7 +113,7 @@ class World:
         return _all_reduced(number / self.size) if self.size > 1 else lambda: number
 
     def gather_numbers(self, values: Sequence[float]) -> list[list[float]]:
-        """Returns every rank's `values`, in rank order, on every rank. All ranks must pass the same number of values."""
+        """Returns every rank's `values`, in rank order, on every rank. All ranks must pass equally many values."""
         count = len(values)
         others = self.size - 1 - self.rank
         flat = self.sum([0.0] * count * self.rank + list(values) + [0.0] * count * others)
@@ -207,8 +207,8 @@ def has_agent() -> bool:
 
 # : References to groups that this process joined. DDP's reducer refers to a group too. If that reference is the last
 # : one, the group's destructor waits for gloo's threads while it holds the interpreter's lock. A thread that frees a
-# : tensor may need this lock, so one run in forty hung when it ended (torch 2.13). With a reference here, the destructor
-# : runs without the lock.
+# : tensor may need this lock, so one run in forty hung when it ended (torch 2.13). With a reference here, the
+# : destructor runs without the lock.
 _left: list[object] = []
 # The list is cleared at exit, because a group that still exists when the interpreter shuts down aborts the process.
 atexit.register(_left.clear)
