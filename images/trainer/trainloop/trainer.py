@@ -135,7 +135,7 @@ class Trainer:
         return RunState(self.world, self.config.seed.value, self.state, *parts, self.stateful)
 
     def run(self) -> bool:
-        """Trains until the run ends, and returns False. If SIGTERM stops any rank, saves and returns True on all ranks."""
+        """Trains until the run ends, and returns False. If a rank is stopped, saves and returns True on all ranks."""
         before = {number: signal.signal(number, self._request_stop) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             with self.watchdog, self.memory:

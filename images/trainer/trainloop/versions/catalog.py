@@ -104,9 +104,9 @@ def versions(directory: Path) -> list[Version]:
 def find(directory: Path, text: str, all_versions: Sequence[Version] | None = None) -> Version:
     """Returns the checkpoint that `text` names.
 
-    `text` is the checkpoint's name, a tag, a step (`1300` for the step's newest version, or `1300.2`), `latest`, `best`,
-    `best:accuracy`, or the unambiguous beginning of a name. If there is no match, raises CommandError with similar
-    names.
+    `text` is the checkpoint's name, a tag, a step (`1300` for the step's newest version, or `1300.2`), `latest`,
+    `best`, `best:accuracy`, or the unambiguous beginning of a name. If there is no match, raises CommandError with
+    similar names.
     """
     found = list(all_versions) if all_versions is not None else versions(directory)
     kind, _, measured = text.partition(":")
@@ -264,7 +264,7 @@ def _latest(directory: Path, found: Sequence[Version]) -> Version:
 
 
 def own_best(found: Sequence[Version]) -> str | None:
-    """Returns which result makes a checkpoint best (`accuracy`, `loss:min`) in the run's newest configuration, or None."""
+    """Returns the result by which the run's newest configuration defines the best one (`loss:min`), or None."""
     from trainloop.versions.catalog import configuration, setting
 
     newest = next(

@@ -1,4 +1,4 @@
-"""This module contains the commands that write: `tag`, `export` (a file of weights) and `prune` (deletes checkpoints)."""
+"""Three commands write: `tag`, `export`, which writes a file of weights, and `prune`, which deletes checkpoints."""
 
 from __future__ import annotations
 
@@ -122,7 +122,10 @@ def _deleted(version: Version) -> bool:
 
 
 def _sound(found: Sequence[Version], most: int) -> tuple[list[Version], list[str]]:
-    """Returns the newest checkpoints that verify, at most `most`, and the names of those found on the way that don't."""
+    """Returns the newest checkpoints that verify (at most `most`), and the names of those that don't.
+
+    Checkpoints older than the returned ones aren't verified.
+    """
     sound, damaged = list[Version](), list[str]()
     for version in found:
         if len(sound) == most:

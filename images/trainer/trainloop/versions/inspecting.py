@@ -96,7 +96,7 @@ def verify_(options: argparse.Namespace) -> int:
 
 
 def _position(version: Version) -> tuple[dict[str, Any], str | None]:
-    """Returns a checkpoint's weights and its run's position, and which of them couldn't be read."""
+    """Returns a description of a checkpoint's weights and its run's position, and a problem with reading, or None."""
     try:
         inspect(version.path)
     except CheckpointError as error:

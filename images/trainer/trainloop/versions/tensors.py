@@ -66,7 +66,7 @@ def type_name(dtype: torch.dtype) -> str:
 
 
 class Pieces:
-    """This class reads whole tensors of a sharded checkpoint. It needs neither a model nor the ranks that wrote them."""
+    """This class reads whole tensors of a sharded checkpoint. It needs neither a model nor the ranks that wrote it."""
 
     def __init__(self, folder: Path) -> None:
         from trainloop.checkpoints.shards import Shards  # with DTensor, which takes a second
