@@ -20,7 +20,10 @@ class MemorySettings(Settings):
 
 
 class NothingInMemory:
-    """This class keeps nothing, so the next attempt continues from a checkpoint. `surviving` has subclasses that do."""
+    """This class keeps nothing, so the next attempt continues from a checkpoint.
+
+    Its subclasses in `surviving` keep a state.
+    """
 
     #: Whether the run was resumed from memory, so that the evaluation and the checkpoint after its last step may be
     #: missing.

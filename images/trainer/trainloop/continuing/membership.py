@@ -1,4 +1,6 @@
-"""What a rank knows about attempts decides which group it forms next. This module uses no clock, thread or socket.
+"""A rank's knowledge of attempts decides which group the rank forms next.
+
+This module uses no clock, thread or socket.
 
 Two rules prevent two groups from training at the same time. First, a rank only forms the group of the newest attempt
 that it knows, at most once per attempt, and then takes no part in older attempts. Second, a group's step needs all of

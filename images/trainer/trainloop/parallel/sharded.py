@@ -60,7 +60,10 @@ class ZeroRedundancy(Replica):
 
 
 class Counted:
-    """This mixin counts the bytes that a rank sends in FSDP2's collectives: one shard to or from every other rank."""
+    """This mixin counts the bytes that a rank sends in FSDP2's collectives.
+
+    In each collective, a rank sends one shard to every other rank.
+    """
 
     def __init__(self, exchange: GradientExchange) -> None:
         self._exchange = exchange

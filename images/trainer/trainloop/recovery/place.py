@@ -99,7 +99,10 @@ def planned_seconds() -> float | None:
 
 
 def is_the_end() -> bool:
-    """Returns whether this rank will be ended: under an agent it will, unless a planned stop is under way."""
+    """Returns whether this rank certainly ends now, because its agent ends all ranks after a fault.
+
+    Returns false in a planned stop, and without an agent.
+    """
     return SAVING_VARIABLE in os.environ and planned_seconds() is None
 
 
