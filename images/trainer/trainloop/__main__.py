@@ -2,8 +2,8 @@
 
 torchrun or the operator starts all ranks. `trainloop checkpoints` manages the checkpoints of runs (`versions`).
 
-Exit codes: 0 means finished, 143 stopped by SIGTERM with a checkpoint saved, and 1 an error. `trainloop.errors` lists
-the others.
+Exit code 0 means that the run is finished, 143 that SIGTERM stopped it and a checkpoint is saved, and 1 an error.
+`trainloop.errors` lists the other exit codes.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def leave(code: int) -> NoReturn:
-    """Ends the process without the interpreter's clean-up, because everything needed is saved already.
+    """Ends the process without the interpreter's clean-up, because everything needed is already saved.
 
-    After an error the clean-up may wait for lost peers, while the launcher waits for the first rank to end.
-    After a success the clean-up stops running threads of gloo and autograd, which sometimes aborts (torch 2.13).
+    After an error, the clean-up could wait for lost peers, while the launcher waits for the first rank to end.
+    After a success, the clean-up would stop running threads of gloo and autograd, which sometimes aborts the process
+    (torch 2.13).
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -84,7 +85,7 @@ def _run(options: argparse.Namespace) -> int:
 
         dry_run(load_config(options.config, options.set))
         return 0
-        # `record` writes an uncaught exception to TORCHELASTIC_ERROR_FILE, where the launcher finds the first failure.
+        # `record` writes an uncaught exception to TORCHELASTIC_ERROR_FILE, in which the launcher looks for failures.
     stopped = record(lambda: train(load_config(options.config, options.set)))()
     return EXIT_STOPPED if stopped else 0
 

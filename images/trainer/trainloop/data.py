@@ -1,10 +1,10 @@
 """The data order decides which samples make a step; it doesn't depend on the number of ranks.
 
-An epoch's order is `permutation(seed, epoch)`. The checkpoint stores the place: the epoch, and the number of completed
-samples in it. A step processes the next `batch` samples, or the next of the task's own batches (`OwnBatches`). The last
-step of an epoch may be smaller, because no sample is dropped. The step's samples are divided into the ranks' shares,
-and each share into micro-batches. So any number of ranks can continue from any place, and each sample is used once an
-epoch. Data without an index has its own order (`streams`).
+An epoch's order is `permutation(seed, epoch)`. The checkpoint stores the place: the epoch, and the number of samples
+completed in the epoch. A step processes the next `batch` samples, or the next of the task's own batches (`OwnBatches`).
+The last step of an epoch may be smaller, because no sample is dropped. The step's samples are divided into the ranks'
+shares, and each share into micro-batches. So any number of ranks can continue from any place, and each sample is used
+once per epoch. Data without an index has its own order (`streams`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from trainloop import seeding
 from trainloop.errors import ConfigError
 from trainloop.settings import Settings
 
-#: A micro-batch is the result of the task's `collate`: any nesting of containers, with tensors and other values.
+#: A micro-batch, which the task's `collate` returns: tensors and other values in any nesting of containers.
 Batch = Any
 
 
@@ -38,7 +38,7 @@ def length_of(data: Any) -> int | None:
 
 
 class BatchSettings(Settings):
-    """These settings say how many samples make one optimizer step, and how many go through the model at once."""
+    """These settings decide how many samples an optimizer step processes, and how many a forward pass does."""
 
     model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["size"]}, {"required": ["per_rank"]}]})
 
@@ -65,7 +65,7 @@ class BatchSettings(Settings):
 
 
 class DataSettings(Settings):
-    """These settings say how samples are read."""
+    """These settings decide how samples are read."""
 
     workers: int = Field(
         0,
@@ -83,7 +83,7 @@ def permutation(seed: int, epoch: int, length: int) -> np.ndarray[Any, np.dtype[
 
 
 def share_out(total: int, weights: Sequence[float]) -> list[int]:
-    """Divides `total` samples in proportion to `weights` by largest remainder; ties go to the lower rank."""
+    """Divides `total` samples in proportion to `weights`, by the largest remainder; ties go to the lower rank."""
     whole = sum(weights)
     exact = [total * weight / whole for weight in weights]
     shares = [int(share) for share in exact]
@@ -95,9 +95,10 @@ def share_out(total: int, weights: Sequence[float]) -> list[int]:
 
 @dataclass(frozen=True)
 class RankStep:
-    """This is a rank's part of a step: `micro` contains lists of sample indices; the last `padding` lists are dummies.
+    """This is a rank's part of a step. `micro` lists the sample indices of each micro-batch.
 
-    A dummy's loss is multiplied by zero. Dummies exist because a rank without samples must still enter the collectives.
+    The last `padding` micro-batches are dummies, whose loss is multiplied by zero. They exist because a rank without
+    samples must still take part in the collectives.
     """
 
     micro: list[list[int]]
@@ -111,14 +112,14 @@ class RankStep:
 
 @dataclass(frozen=True)
 class Sampler:
-    """The sampler cuts the endless sequence of epochs into steps, and each step into the ranks' shares."""
+    """The sampler divides the endless sequence of epochs into steps, and each step into the ranks' shares."""
 
     length: int
     batch: int
     micro_size: int
     seed: int
-    equal_passes: bool  # whether every rank makes as many forward passes as the busiest one
-    #: Whether every step has `batch` samples, except the last one of an epoch.
+    equal_passes: bool  # whether every rank makes as many forward passes as the rank with the most
+    #: Whether every step has `batch` samples, except the last step of an epoch.
     steady: ClassVar[bool] = True
 
     def steps_in(self, epochs: float) -> int:
@@ -130,9 +131,10 @@ class Sampler:
     def steps(
         self, position: int, place: Mapping[str, Any], rank: int, weights: Callable[[], Sequence[float]]
     ) -> Iterator[RankStep]:
-        """Yields the rank's steps, starting at `place` and without end.
+        """Yields the rank's steps endlessly, starting at `place`.
 
-        `position` is the number of samples that the run has trained on, and `weights` sets the ranks' shares.
+        `position` is the number of samples on which the run has trained. `weights` returns the weights of the ranks'
+        shares.
         """
         epoch, done = place["epoch"], place["done"]
         while True:
@@ -142,7 +144,7 @@ class Sampler:
             epoch, done = epoch + 1, 0
 
     def batches(self, epoch: int, done: int) -> Iterator[list[int]]:
-        """Yields the epoch's global batches after its first `done` samples."""
+        """Yields the epoch's global batches that follow its first `done` samples."""
         order = permutation(self.seed, epoch, self.length)
         for start in range(done, self.length, self.batch):
             yield order[start : start + self.batch].tolist()
@@ -162,14 +164,14 @@ class Sampler:
 
 @dataclass(frozen=True)
 class OwnBatches(Sampler):
-    """This sampler turns the task's own batches into steps; the number of batches may vary between epochs.
+    """This sampler turns the task's own batches into steps. The number of batches may differ between epochs.
 
-    `batch` is the maximum size of a batch. Raises ConfigError for anything that can't be used as a global batch.
+    `batch` is the maximum size of a batch. Raises ConfigError if the task's batches can't be used as global batches.
     """
 
     task: Any
-    device: torch.device  # the state of its random generators is preserved
-    # : The first epoch's batches, kept from the time they are counted until they are trained on.
+    device: torch.device  # drawing batches leaves the state of its random generators unchanged
+    # : The first epoch's batches, which are kept from when they are counted until they are used.
     first: list[list[list[int]]] = field(default_factory=list)
     steady: ClassVar[bool] = False
 
@@ -192,7 +194,7 @@ class OwnBatches(Sampler):
     def _count(self, epoch: int) -> int:
         """Returns the number of batches in the epoch.
 
-        Other samplers than torch's are read to count the batches, because their `len()` may be an estimate.
+        If the sampler isn't torch's, its batches are read and counted, because its `len()` may be an estimate.
         """
         sampler: Any = getattr(self.task, "batch_sampler", None)
         torchs = type(sampler) is BatchSampler and type(sampler.sampler).__module__ == BatchSampler.__module__
@@ -204,7 +206,7 @@ class OwnBatches(Sampler):
         return len(batches)
 
     def batches(self, epoch: int, done: int) -> Iterator[list[int]]:
-        """Yields the epoch's batches after its first `done` samples."""
+        """Yields the epoch's batches that follow its first `done` samples."""
         kept = self.first.pop() if self.first else None
         passed = 0
         for indices in self._given(epoch) if epoch or kept is None else kept:
@@ -225,7 +227,7 @@ class OwnBatches(Sampler):
             return [[int(index) for index in indices] for indices in given]
 
     def _begun(self, epoch: int) -> Any:
-        """Returns the torch BatchSampler at the beginning of this epoch."""
+        """Returns the task's batch sampler, prepared for the beginning of this epoch."""
         sampler = self.task.batch_sampler
         parts: list[Any] = [sampler, getattr(sampler, "sampler", None)]
         for part in parts:

@@ -2,8 +2,8 @@
 
 TrainingError            1    training can't continue
     ├── ConfigError          2    the configuration can't be used; restarting doesn't help
-    ├── PreflightMismatch   67    ranks run different things; the agent uses this code too
-    ├── Diverged            70    loss or parameters became unusable, and going back to a checkpoint didn't help
+    ├── PreflightMismatch   67    ranks run different code or settings; the agent uses this exit code too
+    ├── Diverged            70    loss or parameters became unusable, and returning to a checkpoint didn't help
     └── OutOfMemory         71    the device's memory is too small for this configuration
 """
 
@@ -43,6 +43,6 @@ class OutOfMemory(TrainingError):
 
 
 def listed(things: Sequence[object], most: int = 8) -> str:
-    """Returns things as a phrase that names at most `most` of them."""
+    """Returns a phrase that lists at most `most` of the things, and counts the rest."""
     more = f" and {len(things) - most} more" if len(things) > most else ""
     return ", ".join(map(str, things[:most])) + more

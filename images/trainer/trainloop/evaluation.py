@@ -1,7 +1,7 @@
 """The evaluation runs on all ranks and combines their measurements.
 
 Each rank evaluates its part of every pass. Scalars are summed, and rows are concatenated in the data's order. So the
-results equal those of a single process.
+results are the same as those of a single process.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Loss = Callable[[Callable[..., Any], Any], torch.Tensor]
 
 
 class EvaluationSettings(Settings):
-    """These settings say when the model is measured on the evaluation set."""
+    """These settings decide when the model is measured on the evaluation set."""
 
     every_steps: int | None = Field(None, gt=0, description="Steps between evaluations; null is only at the end.")
     batch: int = Field(256, gt=0, description="Samples in one forward pass of a rank.")
@@ -48,9 +48,9 @@ class Evaluator:
         self.few = few(task.train)
 
     def evaluate(self, stop: Callable[[], bool]) -> dict[str, float] | None:
-        """Returns the task's results over its evaluation set, or None once `stop` is true on any rank.
+        """Returns the task's results over its evaluation set, or None if `stop` returns true on any rank.
 
-        Raises TrainingError for measurements that can't be combined.
+        Raises TrainingError if the ranks' measurements can't be combined.
         """
         ranks = self.world.present[:: self.world.tensor]
         size, rank = len(ranks), ranks.index(self.world.data_rank * self.world.tensor)
@@ -64,7 +64,7 @@ class Evaluator:
             for name, value in self._measure(self._samples(mine or block[:1])).items():
                 counted = value if mine else value[:0] if value.ndim else torch.zeros_like(value)
                 measured.setdefault(name, []).append(counted.cpu())
-        # A rank's rows are sent together at the end. Ranks that share each layer measure the same values.
+        # A rank's rows are sent together, after all passes. Ranks that share each layer have measured the same values.
         own = {name: _of_passes(values) for name, values in measured.items()}
         gathered = self.world.gather(own)
         totals = {name: _of_ranks(name, [gathered[rank].get(name) for rank in ranks]) for name in own}
@@ -78,10 +78,11 @@ class Evaluator:
         return loss / max(1.0, count)
 
     def is_a_mean(self, loss: Loss) -> bool:
-        """Returns whether a loss is a mean: using a sample twice must double the count and leave the loss unchanged.
+        """Returns whether a loss seems to be a mean instead of a sum.
 
-        Two samples are tested, because a random loss may pass once by chance. A loss whose count is always one may pass
-        too, and so may a contrastive loss, which is zero for a single sample.
+        If a sample is used twice, a mean doesn't change, although the count doubles. Two samples are tested, because a
+        random loss may pass the test once by chance. The test doesn't find losses whose count is always one, or
+        contrastive losses, which are zero for a single sample.
         """
         return all(self._is_same_twice(loss, self.few[index]) for index in range(min(2, len(self.few))))
 
@@ -91,13 +92,13 @@ class Evaluator:
 
     def _loss(self, loss: Loss, samples: list[Any]) -> tuple[float, float]:
         """Returns the loss summed over `samples`, and its number of terms. Random generators stay unchanged."""
-        # Eager mode avoids compiling the blocks for a few samples, and again for varying shapes.
+        # In eager mode, the blocks aren't compiled for just a few samples, and then again for varying shapes.
         with seeding.drawing(self.world.device, 0), torch.compiler.set_stance("force_eager"):
             batch = on_device(self.task.collate(samples), self.world.device)
             return float(self._evaluating(lambda: loss(self.model, batch))), float(self.task.count(batch))
 
     def _blocks(self, size: int) -> Iterator[list[Any]]:
-        """Yields the samples of each pass over all ranks, in the data's order: indices, or a stream's samples."""
+        """Yields, for each pass, the samples of all ranks in the data's order: indices, or a stream's samples."""
         data = self.task.evaluation
         all_of_it = islice(data if is_stream(data) else range(len(data)), self.settings.samples)
         while block := list(islice(all_of_it, size)):
@@ -115,7 +116,7 @@ class Evaluator:
         return {name: torch.as_tensor(value) for name, value in found.items()}
 
     def _evaluating(self, call: Callable[[], T]) -> T:
-        """Returns the result of `call` with the model in evaluation mode; then restores each layer's mode."""
+        """Calls `call` with the model in evaluation mode, restores each layer's mode, and returns the result."""
         trained = [module for module in self.model.modules() if module.training]
         self.model.eval()
         with torch.no_grad(), self.precision.autocast():
@@ -129,7 +130,7 @@ class Evaluator:
 
 
 def _of_passes(values: list[torch.Tensor]) -> Any:
-    """Returns the sum of a rank's scalars, or its rows."""
+    """Combines a rank's values from all passes: returns the sum of scalars, or the rows."""
     if not any(value.ndim for value in values):
         return sum(map(float, values))
     from trainloop import evaluation  # imported when used
@@ -138,7 +139,7 @@ def _of_passes(values: list[torch.Tensor]) -> Any:
 
 
 def _of_ranks(name: str, ranks: list[Any]) -> Any:
-    """Returns the sum over ranks, or their rows. Raises TrainingError if these can't be combined."""
+    """Combines all ranks' values: returns the sum, or the rows. Raises TrainingError if they can't be combined."""
     if all(isinstance(own, float) for own in ranks):
         return sum(ranks)
     from trainloop import evaluation
@@ -146,12 +147,12 @@ def _of_ranks(name: str, ranks: list[Any]) -> Any:
     return evaluation.of_ranks(name, ranks)
 
 
-#: A rank's rows: the number in each pass, and all rows together.
+#: A rank's rows: the number of rows in each pass, and all rows together.
 Rows = tuple[list[int], torch.Tensor]
 
 
 def of_passes(values: list[torch.Tensor]) -> Rows | None:
-    """Returns the rows of a rank's passes; None if they can't be combined (a scalar in one pass, rows in another)."""
+    """Returns the rows of a rank's passes; None if one pass has a scalar and another one rows."""
     try:
         return [len(value) for value in values], torch.cat(values)
     except (TypeError, RuntimeError):
@@ -159,7 +160,7 @@ def of_passes(values: list[torch.Tensor]) -> Rows | None:
 
 
 def of_ranks(name: str, ranks: Sequence[Any]) -> torch.Tensor:
-    """Returns the rows of all ranks, pass by pass. Raises TrainingError if a rank has anything but rows."""
+    """Returns the rows of all ranks, pass by pass. Raises TrainingError if a rank has something other than rows."""
     try:
         passes = zip(*(torch.split(rows, lengths) for lengths, rows in cast("Sequence[Rows]", ranks)), strict=True)
         return torch.cat([part for parts in passes for part in parts])

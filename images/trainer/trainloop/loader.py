@@ -1,8 +1,8 @@
 """The loader reads this rank's part of each step, in the training process or ahead of time in separate processes.
 
-Loader processes are forked from a server that has imported torch, so their parent is the server and not the rank.
-Therefore torch's check of the parent doesn't notice a killed rank, and the processes would hold memory until the pod
-ends. So each loader process waits for the end of its rank, which multiprocessing reports through a pipe.
+Loader processes are forked from a server that has imported torch, so their parent is the server and not the rank. So if
+the rank is killed, torch's check of the parent doesn't notice that, and the processes would hold memory until the pod
+ends. Therefore each loader process waits for the end of its rank, which multiprocessing reports through a pipe.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from trainloop.errors import TrainingError
 
 
 def few(data: Any) -> Any:
-    """Returns `data`, or a stream's first samples, which are equal at every start and on every rank.
+    """Returns `data`, or, if it is a stream, its first samples, which are the same at every start and on every rank.
 
     The stream's position doesn't change.
     """
@@ -46,7 +46,7 @@ def sampler_of(task: Any, batch: int, micro_size: int, seed: int, equal_passes: 
 
 @dataclass(frozen=True)
 class Fetched:
-    """A fetched step holds micro-batches on the host; `waited` is the time in seconds that the rank waited for them."""
+    """A fetched step holds micro-batches on the host; `waited` is how long the rank waited for them, in seconds."""
 
     batches: Sequence[Batch]
     step: RankStep
@@ -57,9 +57,9 @@ class Fetched:
 class Loader:
     """The loader reads this rank's part of each step, starting at any place.
 
-    The ranks' shares are proportional to `weights`, which may change after any step, but then on all ranks. Steps that
-    were read ahead keep their shares. So a change takes effect `data.prefetch` x `data.workers` steps later, but the
-    loader processes needn't restart and nothing is read twice.
+    The ranks' shares are proportional to `weights`, which may change after any step, but only on all ranks at the same
+    step. Steps that were read ahead keep their shares. So a change takes effect `data.prefetch` x `data.workers` steps
+    later, but the loader processes needn't restart, and nothing is read twice.
     """
 
     def __init__(self, settings: DataSettings, task: Any, sampler: Sampler, world: World) -> None:
@@ -68,7 +68,7 @@ class Loader:
         self._settings, self._task, self._world = settings, task, world
 
     def start(self, position: int, place: Mapping[str, Any]) -> list[str]:
-        """Starts reading at `place`, when the run has completed `position` samples; returns warnings."""
+        """Starts reading at `place`, where the run has completed `position` samples; returns warnings."""
         place = place or dict(zip(("epoch", "done"), divmod(position, self.sampler.length or 1), strict=True))
         rank, workers, warnings = self._world.data_rank, self._settings.workers, list[str]()
         reader: Dataset[Any] = _Steps(self._task.train, self._task.collate)
@@ -87,9 +87,9 @@ class Loader:
         return warnings
 
     def peek(self) -> Fetched | None:
-        """Returns the next step if it has full length, else the step after that; None if there is none.
+        """Returns the next step if it is a full batch, and otherwise the step after it; None if there is none.
 
-        `fetch` returns the same steps again later.
+        `fetch` still returns these steps later.
         """
         found, ahead = None, list[Any]()
         while len(ahead) < 2 and (found is None or found.step.all_samples < self.sampler.batch):
@@ -117,7 +117,7 @@ class Loader:
 
 
 class _Steps(Dataset[Any]):
-    """This dataset reads all micro-batches of a step at once, so that loader processes return complete steps."""
+    """This dataset reads all micro-batches of a step as one item, so that loader processes return complete steps."""
 
     def __init__(self, dataset: Any, collate: Callable[[list[Any]], Batch]) -> None:
         self.dataset, self.collate = dataset, collate
@@ -133,7 +133,7 @@ def read_ahead(
 
     Each of `workers` processes reads `prefetch` requests ahead. If `workers` is 0, the calling process reads.
     """
-    # The server doesn't import the task's module, whose threads a fork would lose.
+    # The server must not import the task's module, because a fork would lose threads that the module starts.
     multiprocessing.set_forkserver_preload(["__main__", __name__])
     loader = DataLoader(
         reader,
@@ -143,8 +143,8 @@ def read_ahead(
         prefetch_factor=prefetch if workers else None,
         collate_fn=_as_is,
         pin_memory=pin_memory,
-        # Without this generator, every start would draw from the global RNG, and a resumed run would differ from an
-        # uninterrupted one.
+        # Without this generator, every start would draw from the global generator, and a resumed run would differ from
+        # an uninterrupted one.
         generator=torch.Generator().manual_seed(seed),
         multiprocessing_context="forkserver" if workers else None,
         worker_init_fn=_end_with_rank,
@@ -169,7 +169,7 @@ def _end_with_rank(_: int) -> None:
 
 
 def on_device(batch: Batch, device: torch.device) -> Batch:
-    """Returns the batch with each nested value that has a `to` method moved to `device`; others stay unchanged."""
+    """Returns the batch, in which each nested value with a method `to` is moved to `device`; others stay unchanged."""
     if isinstance(batch, torch.Tensor):
         return batch if batch.device == device else batch.to(device, non_blocking=True)
     if hasattr(batch, "to"):

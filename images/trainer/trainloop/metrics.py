@@ -40,7 +40,7 @@ class MetricsSettings(Settings):
 
 @dataclass(frozen=True)
 class StepNumbers:
-    """These are a step's numbers on this rank: `loss` and `norm` are on the device; `seconds` is its own duration."""
+    """These are a step's numbers on this rank; `loss` and `norm` are on the device. `seconds` is the duration."""
 
     loss: torch.Tensor
     norm: torch.Tensor
@@ -61,7 +61,7 @@ class Window:
         self.steps: list[StepNumbers] = []
 
     def end(self, state: TrainState) -> None:
-        """Ends the window after the step of `state`, and starts to copy its numbers to the host for `line`."""
+        """Ends the window after the step in `state`, and starts to copy the window's numbers to the host for `line`."""
         self.seconds, self.state, newest = time.perf_counter() - self.began, replace(state), self.steps[-1]
         own = newest.norm if newest.times.norm is None else newest.times.norm
         self._numbers = Numbers(torch.stack([step.loss for step in self.steps]).sum(), newest.norm, own)
@@ -72,7 +72,7 @@ class Window:
         return sum(step.part.samples for step in self.steps) / sum(step.part.all_samples for step in self.steps)
 
     def line(self, world: World, length: int | None) -> tuple[dict[str, Any], float]:
-        """Returns the window's numbers over all ranks, and this rank's own gradient norm in the last step; collective.
+        """Returns the window's numbers over all ranks, and this rank's own gradient norm in its last step; collective.
 
         Shares are fractions of wall time, sizes are in bytes, and times are in seconds.
         """
@@ -209,7 +209,7 @@ class Output(Protocol):
     """An output receives the kind and numbers of each line in `metrics.jsonl`."""
 
     def write(self, kind: str, numbers: dict[str, Any]) -> None:
-        """Writes the numbers that this output shows. Raises OSError if the disk refuses."""
+        """Writes the numbers that this output shows. Raises OSError if writing fails."""
         ...
 
 
@@ -233,7 +233,7 @@ class TensorBoard:
         if kind in ("step", "evaluation"):
             for name, value in _plain(numbers).items():
                 self._board.add_scalar(f"{kind}/{name}", value, numbers["step"])
-            # Otherwise the writer's thread may still hold the line when the process ends without a clean-up.
+            # Without this, the writer's thread may still hold the numbers when the process ends without a clean-up.
             self._board.flush()
 
 

@@ -1,10 +1,11 @@
 """A run may use several optimizers, either for one loss together or each for its own loss.
 
-One loss: Muon for matrices and AdamW for the rest. Several losses: a GAN. In each step, all objectives are minimised
-one after the other on the same batch. The first objective's forward, backward, clipping, verdict and optimizer step are
-completed before the second objective begins, so the second sees the first one's update. Gradients that an objective
-leaves in the parameters of other objectives are dropped. Each objective has its own history of loss and gradient norm.
-If an objective is odd, it and all later objectives are skipped, and the step counts as skipped.
+An example with one loss is Muon for matrices and AdamW for the rest; an example with several losses is a GAN. In each
+step, all objectives are minimised one after the other on the same batch. The first objective's forward and backward
+passes, clipping, verdict and optimizer step are completed before the second objective begins, so the second objective
+sees the first one's update. Gradients that an objective leaves in the parameters of other objectives are dropped. Each
+objective has its own history of loss and gradient norm. If an objective is odd, it and all later objectives are
+skipped, and the step counts as skipped.
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ from trainloop.parallel.strategies import Replica
 
 @dataclass
 class Objective:
-    """An objective is a loss, summed over the task's units, and the optimizer of the parameters that minimise it."""
+    """An objective consists of a loss, summed over the task's units, and an optimizer of the parameters to change."""
 
     name: str
     loss: Callable[[Callable[..., Any], Any], torch.Tensor]
     optimizer: torch.optim.Optimizer
     # : Maximum gradient norm over this objective's parameters; None disables clipping.
     max_norm: float | None = None
-    # : Returns the factor for each group's learning rate from the update's number (from 0); None: the run's schedule.
+    # : Returns the factor for each group's learning rate, given the update's number (from 0). None means the run's
+    # : schedule.
     factor: Callable[[int], float] | None = None
 
 
@@ -51,7 +53,7 @@ class Objectives:
     ) -> None:
         """Sets up each objective's rule; `factor` is the run's schedule.
 
-        Raises ConfigError for settings that objectives don't support.
+        Raises ConfigError if objectives don't support the settings.
         """
         self._replica, self._exchange, self._anomaly, self._factor = replica, replica.exchange, anomaly, factor
         if delayed.named or self._exchange.settings != CommunicationSettings() or replica.world.tensor > 1:
@@ -98,7 +100,8 @@ class Objectives:
     def update(self, make: Callable[[UpdateRule], Update]) -> Update:
         """Updates all objectives by calling `make` for each rule.
 
-        Returns the sum of losses, the norm of all gradients, the first objective's rate, and the decision on the step.
+        Returns the sum of the losses, the norm of all gradients, the first objective's learning rate, and the decision
+        on the step.
         """
         exchange, sent = self._exchange, 0
         self._newest, norms, rates = {}, [], []
@@ -107,7 +110,7 @@ class Objectives:
             if isinstance(self._replica, ByTurns):
                 self._replica.turn = rule.parameters
             self._newest[name], norm, rate, decision = make(rule)
-            self.optimizer.zero_grad(set_to_none=True)  # also drops gradients in others' parameters
+            self.optimizer.zero_grad(set_to_none=True)  # also drops gradients in other objectives' parameters
             norms.append(norm)
             rates.append(rate)
             sent += exchange.times.sent

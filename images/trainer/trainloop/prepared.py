@@ -1,4 +1,4 @@
-"""A pod prepares slow data once; its other ranks, and later attempts, map the result.
+"""A pod prepares data only once if that is slow; its other ranks, and later attempts, map the result into memory.
 
 The result is a file in TRAINMASTER_MEMORY_DIR. Its name is the hash of everything that the data depends on, so stale
 data is never used. Outside a pod, or without space, each rank prepares its own data.
@@ -24,10 +24,11 @@ from trainloop.recovery.place import DIRECTORY_VARIABLE
 
 
 def prepared(depends_on: Sequence[object], prepare: Callable[[], Any]) -> Any:
-    """Returns the result of `prepare`: tensors on the host and plain values, in dicts, lists and tuples.
+    """Returns the result of `prepare`, which consists of tensors on the host and plain values.
 
-    `depends_on` contains plain values and paths of files, whose current state counts. Tensors that another rank has
-    prepared are mapped, but a change to them affects only this rank.
+    These may be nested in dicts, lists and tuples. `depends_on` lists everything that the data depends on: plain
+    values, and paths of files, whose current state counts. Tensors that another rank has prepared are mapped, but if
+    this rank changes them, no other rank sees that.
     """
     named = os.environ.get(DIRECTORY_VARIABLE)
     if not named:
@@ -39,7 +40,8 @@ def prepared(depends_on: Sequence[object], prepare: Callable[[], Any]) -> Any:
         # The code that keeps the state reports why the directory can't be used.
         return prepare()
     try:
-        # The pod's first rank with the lock prepares, and the others wait. If a rank is killed, its lock is released.
+        # The rank of the pod that gets the lock first prepares the data, and the others wait. If a rank is killed, its
+        # lock is released.
         fcntl.flock(lock, fcntl.LOCK_EX)
         file = directory / f"{_hash(depends_on)}.prepared"
         if (found := _read(file)) is not None:
@@ -83,7 +85,7 @@ def _read(file: Path) -> Any:
     """Returns a file's content; None if it is missing or damaged."""
     try:
         with file.open("rb") as stream:
-            # Writable for this process alone, because torch warns about read-only memory.
+            # A private, writable mapping, because torch warns about read-only memory.
             mapped = mmap.mmap(stream.fileno(), 0, flags=mmap.MAP_PRIVATE)
         data = torch.frombuffer(mapped, dtype=torch.uint8)
         if zlib.crc32(data[ALIGNMENT:].numpy().data) != int.from_bytes(mapped[:4], "big"):

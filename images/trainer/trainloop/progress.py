@@ -1,7 +1,7 @@
 """A rank reports its progress to the agent through the file named in TRAINMASTER_PROGRESS_FILE (docs/protocol.md).
 
-A second file beside it contains only the step and is written in every step, so that the agent can compare ranks in a
-hang. Without the variable nothing is written. A script that doesn't use the loop only calls `heartbeat`.
+A second file beside that one contains only the step, and is written in every step, so that the agent can compare ranks
+in a hang. If the variable isn't set, nothing is written. A script that doesn't use the loop can just call `heartbeat`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from typing import Any, Literal
 
 Section = Literal["setup", "data", "train", "evaluate", "checkpoint", "finish"]
 
-#: Minimum seconds between two writes for steps, because a step may be shorter than a rename on a slow disk.
+#: The minimum time between two writes because of steps, in seconds. On a slow disk, a rename may take longer than a
+#: step.
 MINIMUM_INTERVAL = 0.5
 MAXIMUM_RESULTS, MAXIMUM_MESSAGE = 16, 200
 
 
 class Progress:
-    """This class writes a rank's progress; each write replaces the file, so a reader never sees half a line."""
+    """This class writes a rank's progress. Each write replaces the file, so a reader never reads half a line."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
@@ -42,7 +43,7 @@ class Progress:
         return cls(Path(name if local_size == 1 else f"{name}.{rank}") if name else None)
 
     def enter(self, section: Section, seconds: float | None = None, message: str | None = None) -> None:
-        """Reports the section that begins, and its limit in `seconds` if the limit for steps is too short."""
+        """Reports that a section begins, and its time limit in `seconds` if the limit for steps is too short for it."""
         now, waited = time.monotonic(), f"{self._fields['section']}Seconds"
         if waited in self._fields:
             self._fields[waited] += now - self._entered
@@ -56,7 +57,7 @@ class Progress:
         self._fields["joinedAt"] = time.time()
 
     def able(self, group: int, *, idle: bool = False) -> None:
-        """Reports that this rank is in the group of the attempt `group`, and can continue when others are lost.
+        """Reports that this rank is in the group of the attempt `group`, and can continue if other ranks are lost.
 
         An `idle` rank doesn't train until its replica is complete.
         """
@@ -70,7 +71,7 @@ class Progress:
         self._write()
 
     def cannot_continue(self, sentence: str) -> None:
-        """Reports why this rank can't continue without others."""
+        """Reports why this rank can't continue if other ranks are lost."""
         self._fields.pop("continuing", None)
         self._fields["cannotContinue"] = sentence[:MAXIMUM_MESSAGE]
         self._write()
@@ -82,7 +83,7 @@ class Progress:
         self.begin(step)
 
     def begin(self, step: int) -> None:
-        """Starts training after `step`, which is 0 or the checkpoint's step. Waiting times are counted from now on."""
+        """Reports that training starts after `step`: 0 or the checkpoint's step. Waiting times count from now on."""
         self._count(step)
         self._fields |= {"section": "setup", "startStep": step, "restoredAt": time.time()}
         self._fields |= {"dataSeconds": 0.0, "checkpointSeconds": 0.0, "evaluateSeconds": 0.0}
@@ -94,7 +95,7 @@ class Progress:
             self._fields["dataSeconds"] += seconds
 
     def step(self, step: int, **numbers: float | None) -> None:
-        """Reports that `step` is done; `numbers` are the protocol's other fields, by name."""
+        """Reports that `step` is done; `numbers` are other fields of the protocol, by name."""
         self._count(step)
         self._fields |= {"step": step, **numbers}
         is_first = "restoredAt" in self._fields and "firstStepAt" not in self._fields
@@ -110,7 +111,7 @@ class Progress:
         self._write()
 
     def _count(self, step: int) -> None:
-        """Writes the step. The file isn't mapped, because SIGBUS would kill the rank on a full copy-on-write disk."""
+        """Writes the step. The file isn't mapped, because on a full copy-on-write disk, SIGBUS would kill the rank."""
         if self.path is None:
             return
         with suppress(OSError):
@@ -130,14 +131,14 @@ class Progress:
 
 
 def has_a_value(value: object) -> bool:
-    """Returns whether the value is neither None nor a number that isn't finite."""
+    """Returns whether the value can be reported: it isn't None, and if it is a number, it is finite."""
     return value is not None and (not isinstance(value, float) or math.isfinite(value))
 
 
 def heartbeat(step: int, total: int | None = None, loss: float | None = None, **numbers: float | None) -> None:
     """Reports progress from a user's own script in every step; it is cheap and does nothing outside Trainmaster.
 
-    `numbers` are the protocol's other fields, by name: gradNorm, learningRate, computeSeconds.
+    `numbers` are other fields of the protocol, by name: gradNorm, learningRate, computeSeconds.
     """
     fresh = Progress.from_environment(int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     own = _heartbeats.setdefault(fresh.path, fresh)

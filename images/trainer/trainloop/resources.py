@@ -46,15 +46,16 @@ def cpu_limit(cgroup: Path = CGROUP) -> float | None:
 
 
 def cores(cgroup: Path = CGROUP) -> float:
-    """Returns the number of cores this container may use: the affinity mask or the cgroup's limit, if smaller."""
+    """Returns the number of cores that this container may use: the smaller of affinity mask and cgroup limit."""
     return min(float(len(os.sched_getaffinity(0))), cpu_limit(cgroup) or float("inf"))
 
 
 def fit_threads(ranks: int, loader_workers: int) -> int:
-    """Sets the number of torch's threads so that `ranks` ranks and their loaders fit the container; returns it.
+    """Sets the number of torch's threads, so that `ranks` ranks and their loaders fit the container; returns it.
 
-    OMP_NUM_THREADS takes precedence. Ranks are counted by host name, which is unique to each pod. Too many threads are
-    slow, because waiting threads spin: on two cores, two ranks ran ten times as slow with two threads as with one.
+    OMP_NUM_THREADS takes precedence. Callers count ranks by host name, which is unique to each pod. Too many threads
+    are slow, because waiting threads spin: on two cores, two ranks with two threads each took ten times as long as with
+    one thread each.
     """
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, int(cores() / ranks) - loader_workers))
@@ -64,7 +65,7 @@ def fit_threads(ranks: int, loader_workers: int) -> int:
 def memory(device: torch.device) -> dict[str, float]:
     """Returns memory use in bytes, and how often the allocator had to free its cache and retry.
 
-    The bytes are the process's peak in host memory, the device's peak, and the device's reservation.
+    Memory use consists of the process's peak in host memory, its peak on the device, and the memory reserved there.
     """
     host = {"hostMemory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0}  # Linux counts KiB
     if device.type != "cuda":
@@ -80,11 +81,11 @@ def memory(device: torch.device) -> dict[str, float]:
 
 
 class MemoryPressure:
-    """This class checks occasionally whether this rank runs short of memory; `reason` explains the last result.
+    """This class checks whether this rank runs short of memory; `reason` explains the last result.
 
-    Device memory is short if the allocator had to empty its cache and retry. A rank that empties its cache alone
-    repeatedly delays all others, so all ranks empty their caches together (`relieve`). Host memory is short if the
-    bytes that can't be reclaimed are close to the container's limit.
+    Device memory is short if the allocator had to empty its cache and retry. If ranks did that at different times, each
+    would delay all others, so all ranks empty their caches together (`relieve`). Host memory is short if the bytes that
+    can't be reclaimed are close to the container's limit.
     """
 
     HOST_SHARE = 0.95
@@ -120,7 +121,7 @@ class _Trains(Protocol):
 
 
 def explaining_out_of_memory(doing: Doing) -> Callable[[Method], Method]:
-    """Returns a decorator for trainer methods that turns torch's out-of-memory error into OutOfMemory, with advice."""
+    """Returns a decorator for the trainer's methods. It turns torch's out-of-memory error into OutOfMemory."""
 
     def decorate(method: Method) -> Method:
         @wraps(method)

@@ -47,7 +47,7 @@ def train(config: Config) -> bool:
 
 
 def dry_run(config: Config) -> None:
-    """Makes two steps and evaluates one batch without leaving files; prints memory and the time of a step."""
+    """Makes two steps and evaluates one batch without leaving files; prints memory use and the duration of a step."""
     with tempfile.TemporaryDirectory() as folder:
         anew = {"path": folder, "resume": False, "start_from": None, "storage": "shared"}
         checkpoint = config.checkpoint.model_copy(update=anew)

@@ -1,4 +1,4 @@
-"""Each purpose and rank has its own seed for random numbers; the checkpoint stores the generators' state."""
+"""Random numbers are seeded separately for each purpose and rank; the checkpoint stores the generators' state."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from pydantic import Field
 from trainloop.recovery import generators
 from trainloop.settings import Settings
 
-#: Purposes of a seed: the model (equal on every rank), a rank's own numbers, and the data order of an epoch.
+#: Purposes of a seed: the model (the same on every rank), a rank's own numbers, and the data order of an epoch.
 MODEL, RANK, ORDER = 1, 2, 3
 
 
 class SeedSettings(Settings):
-    """These settings say what random numbers follow from, and whether kernels may be random."""
+    """These settings choose the seed of all random numbers, and whether kernels must be deterministic."""
 
     value: int = Field(0, ge=0, lt=2**32, description="Everything random follows from it.")
     deterministic: bool = Field(False, description="Only deterministic kernels; some are slower, some ops are refused.")
 
 
 def seed_all(value: int, *purpose: int) -> None:
-    """Seeds Python's, numpy's, torch's and the accelerator's generators for one purpose (and rank, or step).
+    """Seeds Python's, numpy's, torch's and the accelerator's generators from `value` and a purpose.
 
-    Random numbers for different purposes are independent.
+    `purpose` can include a rank or a step. Random numbers for different purposes are independent.
     """
     seed = int(np.random.SeedSequence([value, *purpose]).generate_state(1, np.uint64)[0] >> np.uint64(1))
     generators.seed(seed)
@@ -37,7 +37,7 @@ def seed_all(value: int, *purpose: int) -> None:
 
 @contextmanager
 def drawing(device: torch.device, value: int, *purpose: int) -> Iterator[None]:
-    """Seeds the generators from these values for the body of the context; then restores the generators' state."""
+    """Seeds the generators for the `with` body, as in `seed_all`; then restores their earlier state."""
     before = capture(device)
     seed_all(value, *purpose)
     try:
@@ -47,8 +47,8 @@ def drawing(device: torch.device, value: int, *purpose: int) -> Iterator[None]:
 
 
 def make_deterministic() -> None:
-    """Refuses kernels whose result depends on timing."""
-    # cuBLAS needs a fixed workspace before the first call (docs of torch.use_deterministic_algorithms).
+    """Makes torch refuse kernels whose result depends on timing."""
+    # cuBLAS needs a fixed workspace, set before its first call (see the docs of torch.use_deterministic_algorithms).
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False

@@ -1,7 +1,7 @@
 """Every component's settings are immutable and typed, and refuse unknown names.
 
-A component declares its settings beside its code as a `Settings` subclass; `trainloop.config` combines them into one
-document. `sentences` describes each mistake.
+A component declares its settings beside its code as a subclass of `Settings`; `trainloop.config` combines all of them
+into one document. `sentences` describes each mistake in such a document.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 
 
 class Settings(BaseModel):
-    """The base of every settings model is immutable and has no unknown names, no NaN or infinity."""
+    """Settings are immutable, and refuse unknown names, NaN and infinity; this is the base class of all settings."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
 
@@ -99,7 +99,7 @@ def _model_at(model: type[BaseModel], path: list[Any]) -> type[BaseModel] | None
 
 
 def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    """Yields the settings models inside a field's annotation, through `| None`, lists and dicts."""
+    """Yields the settings models in a field's annotation, also those within `| None`, lists and dicts."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for argument in get_args(annotation):

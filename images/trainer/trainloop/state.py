@@ -1,6 +1,6 @@
 """A run's state is everything needed to continue bit for bit: its stateful parts, and the state of its hooks.
 
-The state is stored in checkpoints and in the pod's memory (`checkpoints`). That code uses a `RunState`, never the
+`checkpoints` stores the state in checkpoints and in the pod's memory. That package uses a `RunState`, never the
 trainer.
 """
 
@@ -36,7 +36,7 @@ class Stateful(Protocol):
 
 @dataclass
 class TrainState:
-    """A run's position is a few numbers."""
+    """These numbers describe how far a run is."""
 
     step: int = 0  # completed global batches
     updates: int = 0  # steps that the optimizer made
@@ -72,7 +72,7 @@ class RunState:
 
 
 def stateful_states(stateful: Mapping[str, Stateful]) -> dict[str, Any]:
-    """Returns the states of hooks by name, with complete DTensors on the host; collective."""
+    """Returns the states of hooks by name, in which DTensors are complete tensors on the host; collective."""
     return {name: mapped(each.state_dict(), _whole) for name, each in stateful.items()}
 
 
@@ -91,7 +91,7 @@ def _whole(tensor: Any) -> Any:
 
 
 def _like(saved: Any, own: Any) -> Any:
-    """Returns the saved state with its tensors spread over ranks like the program's own."""
+    """Returns the saved state, with its tensors sharded like those of the program's own state."""
     if isinstance(saved, dict) and isinstance(own, dict):
         return {key: _like(value, own.get(key)) for key, value in saved.items()}
     if type(own) in (list, tuple) and isinstance(saved, list | tuple) and len(own) == len(saved):

@@ -1,8 +1,9 @@
 """A stream's samples can only be read in sequence, by `iter`, like those of torch's IterableDataset.
 
-Every rank reads the complete stream, in one process, and collates only its own share of each global batch. So steps are
-equal with any number of ranks. To resume, a stream needs only a place: the epoch, the number of its completed samples,
-and the result of the stream's `state_dict`. The end of the stream ends the epoch. `set_epoch` is called before each.
+Every rank reads the complete stream, in a single process, and collates only its own share of each global batch. So
+steps are the same with any number of ranks. To resume, a stream needs only a place: the epoch, the number of samples
+completed in the epoch, and the result of the stream's `state_dict`. The end of the stream ends the epoch. `set_epoch`
+is called before each epoch.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def first(data: Any) -> list[Any]:
 
 
 def warnings_of(place: Mapping[str, Any], workers: int) -> list[str]:
-    """Returns warnings about the extra cost of reading from `place`."""
+    """Returns warnings if reading from `place` costs more than usual."""
     warnings = []
     if workers > 1:
         warnings.append(f"data.workers is {workers}, but one process of each rank reads a stream")
@@ -57,7 +58,10 @@ class Stream(Dataset[Any]):
         self._batches: Iterator[tuple[list[Any], Mapping[str, Any]]] | None = None
 
     def __getitem__(self, weights: Sequence[float]) -> tuple[RankStep, list[Batch]] | TrainingError:
-        """Returns the next step, with shares set by `weights`, or an error, which would lose its message if raised."""
+        """Returns the next step, with shares set by `weights`, or a TrainingError.
+
+        The error isn't raised, because an error that a loader process raises loses its message.
+        """
         first = self._batches is None
         self._batches = self._batches or self._read()  # made here, because a generator can't be sent to a process
         try:
@@ -77,7 +81,7 @@ class Stream(Dataset[Any]):
         return step, [self._collate([samples[index] for index in micro]) for micro in step.micro]
 
     def _read(self) -> Iterator[tuple[list[Any], Mapping[str, Any]]]:
-        """Yields global batches with the place after each, epoch after epoch."""
+        """Yields each global batch and the place after it, epoch after epoch."""
         data, epoch, done = self._data, self._place["epoch"], self._place["done"]
         samples = self._begin(**self._place)
         while True:
@@ -97,9 +101,9 @@ class Stream(Dataset[Any]):
             samples = self._begin(epoch)
 
     def _begin(self, epoch: int, done: int = 0, state: Any = None) -> Iterator[Any]:
-        """Returns the epoch's samples after the first `done`."""
+        """Returns the epoch's samples that follow the first `done` samples."""
         if get_worker_info() is not None:
-            # So a shuffle without a seed of its own is equal on every rank and after a resume.
+            # If the stream shuffles without its own seed, the order is then the same on every rank and after a resume.
             seeding.seed_all(self._sampler.seed, seeding.ORDER, epoch)
         if hasattr(self._data, "set_epoch"):
             self._data.set_epoch(epoch)

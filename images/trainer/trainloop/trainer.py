@@ -1,10 +1,10 @@
 """The trainer runs the training loop; `Trainer.train_step` is the algorithm, and other modules contain its parts.
 
-Hooks extend the loop without a fork. A hook is a function that is called with the trainer and is added to one of the
-lists `before_step`, `after_step`, `after_evaluation` and `before_save`. If a hook must keep state across a restart (an
-average of the weights, a scheduler), it adds an object with `state_dict` and `load_state_dict` to `trainer.stateful`.
-The state must be equal on every rank. It may contain only tensors and plain values, because a checkpoint is read
-without pickle. A DTensor is saved as a complete tensor.
+Hooks extend the loop without changing its code. A hook is a function that takes the trainer, and that is added to one
+of the lists `before_step`, `after_step`, `after_evaluation` and `before_save`. If a hook must keep state across a
+restart (an average of the weights, a scheduler), it adds an object with `state_dict` and `load_state_dict` to
+`trainer.stateful`. The state must be the same on every rank. It may contain only tensors and plain values, because a
+checkpoint is read without pickle. A DTensor is saved as a complete tensor.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ from trainloop.resources import MemoryPressure, explaining_out_of_memory, fit_th
 from trainloop.state import RunState, Stateful, TrainState
 from trainloop.tasks import Task, build_task, imported
 
-# : If a smaller fraction of a run's steps made an update, a warning is logged at the end.
+# : If a smaller fraction of a run's steps made an update, a warning is logged when the run ends.
 LEAST_UPDATES = 0.9
-#: Decisions by which a step makes an update.
+#: Decisions after which a step makes an update.
 MADE = ("step", "forced")
 
-# : Waits for all ranks. Returns the count for a step's mean loss, the number of ranks that were asked to stop, and the
-# : number of ranks that are short of memory.
+# : Waits for all ranks. Returns three numbers: the count by which a step's loss is divided, the number of ranks that
+# : were asked to stop, and the number of ranks that are short of memory.
 Agreed = Callable[[], list[float]]
 Hook = Callable[["Trainer"], object]
 
@@ -97,8 +97,8 @@ class Trainer:
         carries = bool(self.delayed.named) or config.communication.compression in ("onebit", "powersgd")
         reduced, warn = self.replica.reduced, self.log.warn
         self.judge = Judge(config.anomaly, self.precision, world, warn, reduced=reduced, carries=carries)
-        # Read before any forward pass, because after a forward without a backward FSDP2's root holds full parameters
-        # instead of shards.
+        # Parameters are looked up before any forward pass, because after a forward pass without a backward pass,
+        # FSDP2's root holds full parameters instead of shards.
         self.trained = self.delayed.immediate(self.replica.model)
         self.objectives = None
         if by_turns:
@@ -125,7 +125,7 @@ class Trainer:
         self._ended: Window | None = None  # its line is written once its numbers have arrived
 
     def _rate(self, update: int) -> float:
-        return self.schedule.factor(update)  # known once the data is known
+        return self.schedule.factor(update)  # the schedule exists only once the data's length is known
 
     @property
     def run_state(self) -> RunState:
@@ -135,7 +135,7 @@ class Trainer:
         return RunState(self.world, self.config.seed.value, self.state, *parts, self.stateful)
 
     def run(self) -> bool:
-        """Trains to the end and returns False. If SIGTERM stops any rank, saves and returns True on all ranks."""
+        """Trains until the run ends, and returns False. If a rank is stopped, saves and returns True on all ranks."""
         before = {number: signal.signal(number, self._request_stop) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             with self.watchdog, self.memory:
@@ -201,7 +201,7 @@ class Trainer:
         return self._end(stopped=stop or self.evaluate())
 
     def _between_steps(self) -> bool:
-        """Evaluates and saves if it is time; returns whether the run should stop."""
+        """Evaluates and saves if that is due after this step; returns whether the run should stop."""
         if self._due(self.config.evaluation.every_steps) and self.evaluate():
             return True
         if self._due(self.config.checkpoint.every_steps):
@@ -243,9 +243,9 @@ class Trainer:
         return stops > 0
 
     def update(self, rule: UpdateRule, fetched: Fetched, agreed: Agreed, at_once: bool) -> Update:
-        """Makes an update by `rule` unless the verdict is to skip it; the verdict is read `at_once` or a step later."""
+        """Makes an update by `rule` unless the verdict skips it; the verdict is read `at_once` or a step later."""
         loss = self._forward_backward(rule, fetched, agreed)
-        if self._settle():  # The previous step's verdict led back to a checkpoint, from which this step continues.
+        if self._settle():  # if the previous step's verdict led back to a checkpoint, this step continues from there
             loss = self._forward_backward(rule, fetched, agreed)
         self.precision.unscale(rule.optimizer)
         norm = clip_gradients(rule.parameters, rule.max_norm)
@@ -258,7 +258,7 @@ class Trainer:
 
     @explaining_out_of_memory("evaluating")
     def evaluate(self) -> bool:
-        """Evaluates the model if there is an evaluation set; returns whether a stop was requested before the end."""
+        """Evaluates the model if there is an evaluation set; returns whether a stop request cut the evaluation off."""
         if self.task.evaluation is None or length_of(self.task.evaluation) == 0:
             return False
         self._enter("evaluate", self.config.evaluation.seconds)
@@ -350,10 +350,10 @@ class Trainer:
     def rehearse(self) -> None:
         """Makes a pass over a coming micro-batch and discards its results.
 
-        DDP reorders its buckets at the first forward after the first backward. So without this pass a resumed run would
-        reduce its first step in other chunks than an uninterrupted run, and with four ranks (not with two) sums would
-        differ. Blocks are compiled here for the shapes of most steps, as in an uninterrupted run. If an evaluation or
-        an epoch's last step came first, all other steps would get a graph for varying shapes.
+        DDP reorders its buckets in the first forward pass after the first backward pass. So without this pass a resumed
+        run would reduce its first step in other chunks than an uninterrupted run, and with four ranks (not with two)
+        sums would differ. Blocks are also compiled in this pass, for the shapes of most steps, as in an uninterrupted
+        run. If an evaluation or an epoch's last step came first, all other steps would get a graph for varying shapes.
         """
         if self.objectives or not (self.replica.wrapped or self.config.blocks.compile):
             return
@@ -380,7 +380,7 @@ class Trainer:
                 with self.precision.autocast():
                     loss = rule.loss(self.replica.forward, on_device(batch, self.world.device))
                 if total is None:
-                    # The sum was started before the forward, and is needed from here on.
+                    # The sum was started before the forward pass, and is needed from here on.
                     count = max((self.exchange.wait(agreed) if self.world.size > 1 else agreed())[0], 1.0)
                 if index >= len(fetched.batches) - fetched.step.padding:
                     loss = loss * 0.0
@@ -393,9 +393,10 @@ class Trainer:
         return total
 
     def _settle(self) -> bool:
-        """Writes the last step's line and applies the device's pending verdict; returns whether the run went back.
+        """Writes the last step's line and applies the device's pending verdict.
 
-        Call it when the next forward and backward are queued, so that the device has work in the meantime.
+        Returns whether the run has returned to a checkpoint. Call this when the next forward and backward passes are
+        queued, so that the device has work in the meantime.
         """
         self._write_line()
         decision = self.judge.settle(self.detector, self.state.step)
@@ -403,7 +404,7 @@ class Trainer:
         return self._goes_back(decision)
 
     def _goes_back(self, decision: Decision | None) -> bool:
-        """Goes back to a checkpoint if the decision is `rollback`; returns whether the run went back."""
+        """Returns to a checkpoint if the decision is `rollback`; returns whether it did."""
         if decision == "rollback":
             from trainloop.checkpoints.restoring import roll_back  # few runs need it
 
@@ -432,7 +433,7 @@ class Trainer:
         return step in (self._started_at + 1, self.state.total) or step % self.config.metrics.every_steps == 0
 
     def _reads(self) -> bool:
-        """Returns whether this step's numbers are needed at once: for an evaluation, a checkpoint, or the end."""
+        """Returns whether this step's numbers are needed now: for an evaluation, a checkpoint, or the run's end."""
         step, others = self.state.step + 1, (self.config.evaluation.every_steps, self.config.checkpoint.every_steps)
         due = step == self.state.total or any(each and step % each == 0 for each in others)
         return due or self.objectives is not None
@@ -445,7 +446,7 @@ class Trainer:
             self.log.warn(problem)
 
     def _check_ranks(self, fetched: Fetched) -> None:
-        """Compares parameters that must be equal, and adapts the ranks' shares to their speed."""
+        """Compares parameters that must be the same on all ranks, and adapts the ranks' shares to their speed."""
         every = self.config.gradients.checksum_every
         if every and self.world.size > 1 and self.replica.replicated and self.state.step % every == 0:
             compare_parameters(self.replica.model, self.world)

@@ -1,10 +1,12 @@
-"""This package saves and loads checkpoints, from the files to the run; read it in this order.
+"""This package saves and loads checkpoints; read it in this order, which leads from the files to the run.
 
-1. `storage`: a checkpoint's files, its manifest, and tags; `retention`: which checkpoints are kept; `saving`: writing a
-   checkpoint at once or in a thread.
-2. `checkpointer`: which rank writes, and which checkpoint all ranks load; `spreading`: sending a checkpoint to ranks
-   that lack it.
-3. `snapshots`: capturing and resuming a run's state; `restoring`: loading a checkpoint at a start or after odd steps.
-4. `shards`: every rank writes its own part, for models that no host can hold; `export`: the weights alone.
-5. `memory`: the last finished step's state outlives its rank; `surviving` keeps that state with `trainloop.recovery`.
+1. `storage`: a checkpoint's files, its manifest, and tags. `retention` decides which checkpoints are kept. `saving`
+   writes a checkpoint immediately or in a thread.
+2. `checkpointer` decides which rank writes, and which checkpoint all ranks load. `spreading` sends a checkpoint to
+   ranks that lack it.
+3. `snapshots` captures and resumes a run's state. `restoring` loads a checkpoint when a run starts, or after several
+   odd steps.
+4. `shards`: every rank writes its own part, for models that no host can hold. `export` writes only the weights.
+5. `memory`: the interface for keeping the last finished step's state in memory. `surviving` implements it with
+   `trainloop.recovery`.
 """

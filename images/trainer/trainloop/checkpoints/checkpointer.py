@@ -1,11 +1,12 @@
-"""The checkpointer decides which rank writes, when a checkpoint counts as saved, and which one all ranks load.
+"""The checkpointer decides which rank writes, when a checkpoint counts as saved, and which checkpoint all ranks load.
 
 The directory is either shared by all ranks (an RWX volume) or on each node's own disk (an emptyDir). To find out, each
 rank leaves a file; the lowest rank whose file a rank can see is the *writer* for that rank. Only writers write the
-state gathered from all ranks. Before loading, the checkpoint is sent to all directories that lack it. So a pod with an
-empty disk continues from the checkpoint of its peers.
+state gathered from all ranks. Before a checkpoint is loaded, it is sent to all directories that lack it. So a pod with
+an empty disk continues from its peers' checkpoint.
 
-With `sync` training continues after the rename, and with `thread` after the copy to host memory.
+In the mode `sync`, training continues after the checkpoint is renamed; in the mode `thread`, it already continues after
+the copy to host memory.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from trainloop.settings import Settings, section
 
 
 class CheckpointSettings(Settings):
-    """These settings say where, when and how the run is saved."""
+    """These settings decide where, when and how the run is saved."""
 
     path: str | None = Field(None, description="Directory; null: TRAINMASTER_CHECKPOINT_DIR, SAVE_CHECKPOINT, or none.")
     every_steps: int = Field(1000, gt=0, description="Steps between checkpoints; the run's end is always saved.")
@@ -59,7 +60,7 @@ class CheckpointSettings(Settings):
 
 
 class Checkpointer:
-    """A checkpointer saves and finds checkpoints for all ranks; methods are collective unless documented otherwise."""
+    """A checkpointer saves and finds checkpoints for all ranks. Methods are collective unless documented otherwise."""
 
     def __init__(self, settings: CheckpointSettings, world: World, path: Path) -> None:
         self.settings, self.world, self.path = settings, world, path
@@ -77,7 +78,7 @@ class Checkpointer:
             raise ConfigError(f"checkpoint.format is 'sharded', but {others}")
         #: The name of the last checkpoint that was loaded or saved, from which the run continues.
         self.parent: str | None = None
-        self.parents: dict[str, str | None] = {}  # of the checkpoints in the directory
+        self.parents: dict[str, str | None] = {}  # the parent of each checkpoint in the directory
         self.start: Checkpoint | None = None  # the checkpoint that `start_from` names
         self._damaged: set[str] = set()  # names of checkpoints that this rank has skipped
         self._thread: saving.WritingThread | None = None
@@ -107,12 +108,12 @@ class Checkpointer:
         partial: Path | None = None,
         configuration: str = "",
     ) -> list[str]:
-        """Save `state`, which is equal on every rank, as the checkpoint of `step`.
+        """Save `state`, which is the same on every rank, as the checkpoint of `step`.
 
         The files that ranks have written into `partial` are included, and `about` and `parent` are added to the
-        manifest. Returns messages about problems with this or the previous checkpoint.
+        manifest. Returns messages about problems with this checkpoint or the previous one.
 
-        The caller reports these problems and continues, because a failed save is no reason to stop training.
+        A failed save is no reason to stop training, so the caller reports the messages and continues.
         """
         problems = self.wait()
         version = max(self.world.gather(storage.next_version(self.path, step) if self.is_writer else 1))
@@ -125,9 +126,9 @@ class Checkpointer:
         return problems + (self.wait() if self.settings.mode == "sync" else [])
 
     def wait(self) -> list[str]:
-        """Wait until the pending checkpoint is on the disk, then delete the superseded ones.
+        """Wait until the pending checkpoint is on the disk, then delete the superseded checkpoints.
 
-        Returns messages about problems, equal on every rank.
+        Returns messages about problems, the same ones on every rank.
         """
         pending, self._pending = self._pending, None
         written = problem = None
@@ -155,12 +156,12 @@ class Checkpointer:
         return any(self.world.gather(any(storage.survey(self.path))))
 
     def to_go_on_from(self) -> Iterator[Checkpoint]:
-        """Yields the checkpoints that a start may continue from.
+        """Yields the checkpoints from which the run may continue when it starts.
 
-        The last written one comes first, because the run was there.
+        The last written one comes first, because it is the last state that the run had.
 
-        With `start_from` these are the checkpoints saved since, and then the one that `start_from` names. Each rank
-        logs the unusable checkpoints that it sees.
+        If `start_from` is set, these are the checkpoints of runs that started with the same `start_from`, followed by
+        the checkpoint that it names. Each rank logs the unusable checkpoints that it sees.
         """
         start, rows = self.settings.start_from, list[tuple[Any, ...]]()
         if self.is_writer:
@@ -168,7 +169,8 @@ class Checkpointer:
             rows = [(o.created, o.name, *map(o.about.get, ("parent", "start_from", "attempt"))) for o in whole]
             self._pass_over(*broken.values())
         rows = sorted(itertools.chain(*self.world.gather(rows)), key=lambda row: row[:2], reverse=True)
-        # A checkpoint of another line may reuse the name of a deleted parent. It was then written after the child.
+        # If a parent was deleted, another checkpoint may have its name. That one isn't the parent, because it was
+        # written after the child.
         when = {name: created for created, name, *_ in rows}
         self.parents = {name: parent for created, name, parent, *_ in rows if when.get(str(parent), 0) <= created}
         own = dict[str, Any]()
@@ -177,7 +179,7 @@ class Checkpointer:
                 own.setdefault(name, attempt)
         for name, attempt in own.items():
             if (checkpoint := storage.named(self.path, name)) is not None:
-                # The attempt is needed for comparing this checkpoint with a state in memory.
+                # The attempt is needed to compare this checkpoint with a state in memory.
                 yield replace(checkpoint, about={"attempt": attempt})
         if start is not None:
             from trainloop.checkpoints.spreading import agreed  # few runs need it
@@ -188,7 +190,8 @@ class Checkpointer:
     def valid(self, candidates: Iterable[Checkpoint]) -> Iterator[tuple[Checkpoint, dict[str, Any]]]:
         """Yields each of `candidates` that verifies, with its state.
 
-        Every rank gets the same sequence. Damaged checkpoints are skipped. `parent` is set to the last one yielded.
+        Every rank gets the same sequence. Damaged checkpoints are skipped. `parent` is set to the checkpoint that was
+        yielded last.
         """
         self.wait()
         for checkpoint in candidates:

@@ -1,7 +1,7 @@
-"""The weights alone are exported as safetensors, one tensor at a time, at a run's end or by `trainloop checkpoints`.
+"""The weights are exported as safetensors, one tensor at a time, at the end of a run or by `trainloop checkpoints`.
 
-The library's `save_file` isn't used, because it needs all tensors in memory. The format consists of the header's length
-(8 bytes, little-endian), a JSON header, and the tensors' bytes without gaps
+The safetensors library's `save_file` isn't used, because it needs all tensors in memory. The format consists of the
+header's length (8 bytes, little-endian), a JSON header, and the tensors' bytes without gaps
 (https://github.com/huggingface/safetensors#format).
 """
 
@@ -44,9 +44,9 @@ CHUNK = 4 << 20
 
 
 class Layout:
-    """A layout describes a file for named tensors of given types and shapes; `about` is text for the header.
+    """A layout describes a file for named tensors of given types and shapes; `about` is added to the header.
 
-    Raises CheckpointError for a type that the format doesn't support.
+    Raises CheckpointError if the format doesn't support a type.
     """
 
     def __init__(self, forms: Mapping[str, tuple[torch.dtype, torch.Size]], about: dict[str, str]) -> None:
@@ -69,9 +69,10 @@ class Layout:
         self.bytes = len(self._head) + end
 
     def write(self, file: Path, partial: Path, tensors: Iterable[torch.Tensor]) -> list[str]:
-        """Write tensors, given in `order`, to `partial`, and rename the complete file to `file`.
+        """Write `tensors`, which must be in the order of `order`, to `partial`; then rename the file to `file`.
 
-        Returns the names of tensors that contain numbers too large for their type in the layout. Raises OSError.
+        Returns the names of tensors that contain numbers too large for their type in the layout. Raises OSError if
+        writing fails.
         """
         infinite = []
         try:
@@ -95,7 +96,7 @@ class Layout:
 
 
 def chunks(tensor: torch.Tensor, most: int = CHUNK) -> Iterator[torch.Tensor]:
-    """Yields a tensor's numbers in order, as flat parts of at most `most` elements."""
+    """Yields a tensor's numbers in order, in one-dimensional parts of at most `most` elements."""
     flat = tensor.detach().reshape(-1)
     for begin in range(0, flat.numel(), most):
         yield flat[begin : begin + most]
@@ -104,13 +105,14 @@ def chunks(tensor: torch.Tensor, most: int = CHUNK) -> Iterator[torch.Tensor]:
 def export_weights(model: nn.Module, checkpoints: Checkpointer, warn: Callable[[str], None]) -> bool:
     """Write the trained weights to `model.safetensors`; returns whether this rank has written them.
 
-    A failure is reported as a warning.
+    A failure is reported by calling `warn`.
 
     Every rank takes part in gathering each tensor, but only writers keep the tensor.
     """
     directory = checkpoints.path
     state = model.state_dict()
-    own = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}  # else a module's own state
+    # Other values are modules' extra states.
+    own = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
     try:
         layout = Layout({name: (tensor.dtype, tensor.shape) for name, tensor in own.items()}, {})
     except CheckpointError as error:
@@ -125,11 +127,11 @@ def export_weights(model: nn.Module, checkpoints: Checkpointer, warn: Callable[[
         why = retention.lacking(directory, error, layout.bytes)
         warn(f"model.safetensors can't be written to {directory}: {why}")
     for _ in gathered:
-        pass  # a rank that doesn't or can't write still takes part in each collective
+        pass  # a rank that doesn't write, or can't, still takes part in each collective
     return False
 
 
 def _whole(tensor: Any) -> torch.Tensor:
-    """Returns the complete tensor on the host. A DTensor is gathered without importing its module."""
+    """Returns the complete tensor on the host. A DTensor is recognised and gathered without importing its module."""
     gathered: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return gathered.detach().cpu()

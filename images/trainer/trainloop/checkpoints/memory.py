@@ -14,15 +14,19 @@ from trainloop.settings import Settings
 
 
 class MemorySettings(Settings):
-    """These settings say what is kept in memory for the next attempt."""
+    """These settings decide whether a state is kept in memory for the next attempt."""
 
     enabled: bool = Field(True, description="Keep the state in TRAINMASTER_MEMORY_DIR, where that is set.")
 
 
 class NothingInMemory:
-    """Nothing is kept in memory: the next attempt continues from a checkpoint. `surviving` keeps a state."""
+    """This class keeps nothing, so the next attempt continues from a checkpoint.
 
-    #: Whether the run continues from a step after which the evaluation and the checkpoint may be missing.
+    Its subclasses in `surviving` keep a state.
+    """
+
+    #: Whether the run was resumed from memory, so that the evaluation and the checkpoint after its last step may be
+    #: missing.
     resumed = False
     #: Why an unfinished step can't be reverted; None if it can.
     obstacle: str | None = "no state is kept in memory"
@@ -37,7 +41,7 @@ class NothingInMemory:
         """Record that the first step begins now."""
 
     def changing(self) -> None:
-        """Record that the state begins to change; until `finished` it is incomplete."""
+        """Record that the state is about to change; it is incomplete until `finished` is called."""
 
     def finished(self) -> None:
         """Record that the step is made, so the run's state is complete again."""
@@ -46,7 +50,7 @@ class NothingInMemory:
         """Keep the device from beginning further steps, because collectives are about to be aborted."""
 
     def go_back(self) -> None:
-        """Wait for the device, and revert the run's changes since the last step that was made."""
+        """Wait for the device, and revert the run's changes since the last step that the device made."""
 
     def loaded(self) -> None:
         """Record that the run has loaded another rank's complete state."""
@@ -56,16 +60,16 @@ class NothingInMemory:
         return None
 
     def forget(self) -> None:
-        """Delete the state in memory, because the run goes back to an older one."""
+        """Delete the state in memory, because the run returns to an older state."""
 
     def end(self) -> None:
-        """Delete everything from memory, because the run is at its end."""
+        """Delete everything from memory, because the run is complete."""
 
     def continue_as(self, attempt: int) -> None:
-        """Continue as another attempt in the same processes, from the run's current state."""
+        """Continue as a new attempt in the same processes, from the run's current state."""
 
     def __enter__(self) -> NothingInMemory:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        """End the rank; after an error its state stays in memory."""
+        """Stop keeping the state, because the rank ends. After an error the state stays in memory."""

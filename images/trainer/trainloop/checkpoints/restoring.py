@@ -1,4 +1,4 @@
-"""A run's state is restored from a checkpoint, at a start that continues from one, or after several odd steps."""
+"""A run's state is restored from a checkpoint when the run starts, or after several odd steps in a row."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def restore_newest(
     log: MetricsLog,
     sample_loss: Callable[[], float],
 ) -> bool:
-    """Restore the first of `candidates` that verifies and reproduces its saved loss; returns whether one did."""
+    """Restore the first of `candidates` that verifies and reproduces its saved loss; returns whether there was one."""
     for checkpoint, saved in restored(run, checkpoints, candidates, log):
         if computes_the_same(run, saved["sampleLoss"], sample_loss):
             run.judge.can_return = True
@@ -56,7 +56,7 @@ def computes_the_same(run: RunState, expected: float | None, sample_loss: Callab
 def restored(
     run: RunState, checkpoints: Checkpointer, candidates: Iterable[Checkpoint], log: MetricsLog
 ) -> Iterator[tuple[Checkpoint, dict[str, Any]]]:
-    """Restore each valid checkpoint of `candidates` in order, and yield it with its state."""
+    """Restore each valid checkpoint of `candidates` in order, and yield the checkpoint and its state."""
     for checkpoint, saved in checkpoints.valid(candidates):
         try:
             restore(run, checkpoint, saved, checkpoints.settings.format, log)
@@ -67,11 +67,12 @@ def restored(
 
 
 def restore(run: RunState, checkpoint: Checkpoint, saved: dict[str, Any], form: str, log: MetricsLog) -> None:
-    """Restore a state from `capture`, which may come from another number of ranks.
+    """Restore a state from `capture`, which may have been saved by another number of ranks.
 
     `form` is the format that the configuration allows.
 
-    Raises CheckpointError on every rank if parts of a sharded checkpoint can't be read.
+    Raises CheckpointError on every rank if parts of a sharded checkpoint can't be read, and ConfigError if the
+    checkpoint belongs to another model or optimizer.
     """
     run.train.load(saved["train"])
     try:
@@ -83,7 +84,7 @@ def restore(run: RunState, checkpoint: Checkpoint, saved: dict[str, Any], form: 
 
             load_shards(run, checkpoint)
         else:
-            # The configuration decides which format is read, so that a writer to the directory can't.
+            # The configuration decides which format is read, so that a program that can write to the directory doesn't.
             raise CheckpointError(f"{checkpoint.path} is sharded, and only checkpoint.format sharded reads such")
     except (CheckpointError, torch.OutOfMemoryError):
         raise
@@ -109,9 +110,9 @@ def restore(run: RunState, checkpoint: Checkpoint, saved: dict[str, Any], form: 
 def roll_back(
     run: RunState, checkpoints: Checkpointer | None, memory: NothingInMemory, log: MetricsLog, most: int
 ) -> None:
-    """Restore the newest checkpoint, but continue with the data after this step; the data in between is skipped.
+    """Restore the newest checkpoint, but continue with the data after the current step; the data in between is skipped.
 
-    Raises Diverged if there is no checkpoint to return to, or the run has returned `most` times.
+    Raises Diverged if there is no checkpoint to return to, or if the run has already returned `most` times.
     """
     before, judge = replace(run.train), run.judge
     odd = f"{run.history.odd_in_a_row} steps in a row stand out at step {before.step}"
@@ -122,13 +123,13 @@ def roll_back(
         raise Diverged(f"{odd}, after {judge.rollbacks} returns to a checkpoint: {advice}")
     run.optimizer.zero_grad(set_to_none=True)
     memory.changing()
-    memory.forget()  # drops the steps that are given up
+    memory.forget()  # drops the state after the steps that are reverted
     for checkpoint, _ in restored(run, checkpoints, ancestors(checkpoints), log):
-        # The checkpoint may come from an attempt with another length, batch or precision.
+        # The checkpoint may be from an attempt with another length, batch or precision, so the current values are kept.
         for name in ("position", "place", "total", "batch", "precision"):
             setattr(run.train, name, getattr(before, name))
         judge.rollbacks += 1
-        # The checkpoint may have been saved between odd steps, whose data is skipped too.
+        # The checkpoint may have been saved within a row of odd steps. Their data is skipped too, so the row ends.
         run.history.end_row()
         back = {"step": before.step, "to": run.train.step, "checkpoint": checkpoint.name}
         log.write("event", {"event": "rolledBack", **back})
@@ -139,7 +140,7 @@ def roll_back(
 
 
 def ancestors(checkpoints: Checkpointer) -> Iterator[Checkpoint]:
-    """Yields the current run's checkpoint and its ancestors, the newest first."""
+    """Yields the checkpoint from which the run continues, then that checkpoint's parent, and so on."""
     name, seen = checkpoints.parent, set[str]()
     while name is not None and name not in seen:
         seen.add(name)

@@ -1,7 +1,8 @@
-"""Retention decides which checkpoints are kept, both usually and when the disk is full.
+"""Retention decides which checkpoints are kept, after each save and when the disk is full.
 
-Usually the last written checkpoints, the best one, and those with a tag are kept. On a full disk, older checkpoints are
-deleted to make room for the next. If that isn't enough, a message gives the needed and the free bytes.
+After a save, the last written checkpoints, the best one, and those with a tag are kept. If the disk is full, older
+checkpoints are deleted to make room for the next one. If that isn't enough, a message gives the needed and the free
+bytes.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from trainloop.checkpoints.storage import Checkpoint, Survey, named, remove, tag
 
 
 def best(newest_first: Sequence[Checkpoint], result: str | None, order: str) -> Checkpoint | None:
-    """Returns the checkpoint with the best `result`, the oldest of equal ones; `order` is max or min.
+    """Returns the checkpoint with the best `result`, or the oldest of several equally good ones.
 
-    A result of nan is ignored.
+    `order` is max or min. A result of nan is ignored.
     """
     scored = [(one.results.get(result or "", math.nan), one) for one in reversed(newest_first)]
     sign = -1 if order == "min" else 1
@@ -30,7 +31,7 @@ def best(newest_first: Sequence[Checkpoint], result: str | None, order: str) -> 
 def prune(
     written: Checkpoint, found: Survey, keep: int, best: Checkpoint | None = None, broken: Collection[str] = ()
 ) -> None:
-    """Delete the checkpoints in `superseded`."""
+    """Delete the checkpoints that `superseded` returns."""
     for checkpoint in superseded(written, found, keep, best, broken):
         remove(checkpoint)
 
@@ -38,10 +39,11 @@ def prune(
 def superseded(
     written: Checkpoint, found: Survey, keep: int, best: Checkpoint | None = None, broken: Collection[str] = ()
 ) -> list[Checkpoint]:
-    """Returns the checkpoints in `found` that aren't among the `keep` newest ones, the `best`, or those with a tag.
+    """Returns the checkpoints in `found` that needn't be kept.
 
-    `written` is kept, because only this checkpoint is known to be readable. Broken checkpoints, which the survey or
-    `broken` names, don't count. They are superseded when `keep` others have a later step.
+    The `keep` newest ones, the `best` one, and those with a tag are kept. `written` counts as the newest, because only
+    this checkpoint is known to be readable. Broken checkpoints, which `found` or `broken` names, don't count among the
+    newest. They are superseded when there are `keep` newest ones, and each of those has a later step.
     """
     whole, damaged = found
     usable = [one for one in whole if one.name not in broken and one != written]
@@ -53,10 +55,10 @@ def superseded(
 
 
 def make_room(directory: Path, error: BaseException, needed: int, parent: object = None) -> bool:
-    """If `error` shows a full disk, delete checkpoints to free `needed` bytes; returns whether any was deleted.
+    """If `error` means a full disk, delete checkpoints to free `needed` bytes; returns whether any was deleted.
 
-    Checkpoints with a tag are kept, and so is the run's `parent` or, if that doesn't verify, the newest one that does.
-    Nothing is deleted if none verifies, or if that wouldn't free enough bytes.
+    Checkpoints with a tag are kept, and so is the run's `parent` or, if `parent` doesn't verify, the newest checkpoint
+    that does. If no checkpoint verifies, or if deleting the others wouldn't free enough bytes, nothing is deleted.
     """
     cause = _cause(error)
     if not isinstance(cause, OSError) or cause.errno not in (errno.ENOSPC, errno.EDQUOT):
@@ -82,7 +84,7 @@ def refusal(directory: Path, step: int, error: BaseException, needed: int) -> st
 
 
 def lacking(directory: Path, error: BaseException, needed: int) -> str:
-    """Returns why a file of `needed` bytes couldn't be written, and how many bytes are free."""
+    """Returns a sentence that explains why `needed` bytes couldn't be written, and how many bytes are free."""
     cause = _cause(error)
     why = cause.strerror if isinstance(cause, OSError) else None
     try:
@@ -93,7 +95,10 @@ def lacking(directory: Path, error: BaseException, needed: int) -> str:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """Returns the disk's own error if torch raised another one because of it."""
+    """Returns the disk's error that caused `error`, or `error` itself if there is none.
+
+    torch raises other errors because of a disk's error.
+    """
     found: BaseException | None = error
     while found is not None and not isinstance(found, OSError):
         found = found.__context__

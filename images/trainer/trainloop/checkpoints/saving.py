@@ -1,8 +1,8 @@
-"""A checkpoint is written at once, or with `checkpoint.mode: thread` in a thread while training continues.
+"""A checkpoint is written while training waits, or, with `checkpoint.mode: thread`, in a thread while it continues.
 
 For the thread, the state is first copied into host memory, which is allocated once, and pinned if there is an
-accelerator. The accelerator copies on a separate stream, in parallel with the next passes. The thread waits for the
-copy, and on the device the optimizer's next step waits for it too.
+accelerator. The accelerator copies on a separate stream, in parallel with the next passes. The thread waits until the
+copy is complete, and so does the optimizer's next step on the device.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def write(
     version: int | None = None,
     found: Survey | None = None,
 ) -> Checkpoint:
-    """Write a checkpoint of `step` with `state`: nested dicts and lists of plain values and tensors.
+    """Write a checkpoint of `step` with `state`, which consists of nested dicts and lists of plain values and tensors.
 
     `about` is added to the manifest, and `configuration` (YAML) is written beside it. Files already in `partial` become
-    part of the checkpoint. The default `version` is the next free one. `found` is the directory's survey, if the caller
-    has made one. Raises CheckpointError if the disk refuses.
+    part of the checkpoint. The default `version` is the next free one. `found` is a survey of the directory, if the
+    caller has made one. Raises CheckpointError if writing fails.
     """
     checkpoint = Checkpoint(step, version or storage.next_version(directory, step), directory)
     partial, needed = partial or storage.partial_name(directory, step), storage.size_of(state)
@@ -47,12 +47,13 @@ def write(
             partial.mkdir(parents=True, exist_ok=True)
             if not storage.has_room(partial, needed):
                 raise storage.disk_full()
-            # Open the file here, because torch hides the disk's error if it opens the file itself.
+            # Open the file here, because if torch opens it, torch hides the disk's error.
             with (partial / STATE).open("wb") as stream:
                 torch.save(state, stream)
             if configuration:
                 (partial / CONFIGURATION).write_text(configuration)
-            # The time must be later than the newest checkpoint's, because another node's clock may be ahead.
+            # The time must be later than the newest checkpoint's, which may have been written by a node whose clock is
+            # ahead.
             created = max([time.time(), *(one.created + 0.001 for one in newest)])
             storage.write_manifest(partial, step, about, created)
             storage.place(partial, checkpoint)
@@ -61,7 +62,8 @@ def write(
                 needed = max(needed, (partial / STATE).stat().st_size)
                 (partial / STATE).unlink()  # frees its bytes for the next try
             if last or not retention.make_room(directory, error, needed, about.get("parent")):
-                # Report before the ranks' files are deleted, because their bytes are needed too, but are free later.
+                # Write the message before the ranks' files are deleted. Their bytes are needed too, and must not count
+                # as free.
                 sentence = retention.refusal(directory, step, error, needed)
                 shutil.rmtree(partial, ignore_errors=True)
                 raise CheckpointError(sentence) from error
@@ -74,12 +76,12 @@ class WritingThread:
     """A writing thread writes one checkpoint after another."""
 
     def __init__(self) -> None:
-        # A thread suffices, because torch's and hashlib's loops release the interpreter's lock.
+        # A thread suffices (no process is needed), because torch and hashlib release the interpreter's lock.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._copies = HostCopies()
 
     def save(self, directory: Path, step: int, state: dict[str, Any], *more: Any) -> Callable[[], Checkpoint]:
-        """Begin a `write` in the thread; returns a function that waits for the end of the write.
+        """Begin a `write` in the thread; returns a function that waits until the checkpoint is written.
 
         Tensors of `state` on an accelerator mustn't change until the optimizer's next step.
 
@@ -105,15 +107,15 @@ class HostCopies:
     def __init__(self) -> None:
         self._buffers: dict[tuple[Any, ...], torch.Tensor] = {}
         self._stream: torch.Stream | None = None
-        self._done: torch.Event | None = None  # the newest copy's end, until the device's queue waits for that
-        self._copied: Any = None  # the copied state, whose memory mustn't be reused before
+        self._done: torch.Event | None = None  # the end of the newest copy; None once the device's queue waits for it
+        self._copied: Any = None  # the state that is being copied, whose memory mustn't be reused until then
         self._hook = register_optimizer_step_pre_hook(lambda *_: self.before_change())
 
     def begin(self, state: dict[str, Any]) -> tuple[dict[str, Any], torch.Event | None]:
         """Begin to copy `state` after the device's queued work.
 
-        Returns the copy, and the event of its completion, or None if it is already complete. Call this only when the
-        previous copy is no longer needed.
+        Returns the copy and an event, which marks the copy's completion; the event is None if the copy is already
+        complete. Call this only when the previous copy is no longer needed.
         """
         device = next(iter(_devices(state)), None)
         if device is None:
@@ -126,7 +128,7 @@ class HostCopies:
         return copy, self._done
 
     def before_change(self) -> None:
-        """Makes later changes to the state wait, on the device, until the copy is complete."""
+        """Makes the device complete the copy before later changes to the state."""
         if self._done is not None:
             self._done.wait()
             self._done = self._copied = None
@@ -149,7 +151,7 @@ class HostCopies:
 
 
 def _devices(state: Any) -> set[torch.device]:
-    """Returns the accelerators that hold tensors of nested values."""
+    """Returns the accelerators that hold tensors in nested values."""
     found = set[torch.device]()
     mapped(state, lambda tensor: found.add(tensor.device))
     return {device for device in found if device.type != "cpu"}

@@ -1,7 +1,7 @@
 """In a sharded checkpoint every rank writes its own part of the weights and the optimizer's state to its own file.
 
-A rank loads its part from all files, so any number of ranks can load a checkpoint. A file is a list of pieces. Each
-piece contains name, full shape, offset and data, and is read with torch's allow-list of tensors and plain values.
+A rank collects its part from all files, so any number of ranks can load a checkpoint. A file is a list of pieces. Each
+piece contains name, full shape, offset and data. Files are read with torch's allow-list of tensors and plain values.
 torch.distributed.checkpoint isn't used, because it sends and stores its plans as pickles, which can run code when they
 are read.
 """
@@ -25,15 +25,15 @@ from trainloop.parallel import sharded
 from trainloop.parallel.strategies import NamedState, Replica
 from trainloop.state import RunState
 
-#: The folder of a sharded checkpoint that all ranks write to.
+#: The folder in a sharded checkpoint to which all ranks write.
 SHARDS = "shards"
 
 
 def write_own(folder: Path, rank: int, pieces: list[dict[str, Any]]) -> None:
-    """Write and sync this rank's pieces in `folder`. Raises OSError or RuntimeError if the disk refuses."""
+    """Write and sync this rank's pieces in `folder`. Raises OSError or RuntimeError if writing fails."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"rank-{rank:05d}.pt"
-    with file.open("wb") as stream:  # torch hides the disk's own error if it opens the file itself
+    with file.open("wb") as stream:  # if torch opened the file, it would hide the disk's error
         torch.save(pieces, stream)
     # Each rank syncs its own file, because on a network file system no other rank can.
     storage.sync(file)
@@ -41,10 +41,10 @@ def write_own(folder: Path, rank: int, pieces: list[dict[str, Any]]) -> None:
 
 
 class Shards:
-    """Shards hold all ranks' pieces of a checkpoint. Raises CheckpointError unless these look like `own_pieces`."""
+    """Shards hold all ranks' pieces of a state. Raises CheckpointError unless they have the form of `own_pieces`."""
 
     def __init__(self, folder: Path, ranks: Iterable[tuple[object, Any]] | None = None) -> None:
-        """Reads a checkpoint's folder, or takes each rank's pieces, with a name for messages."""
+        """Reads a checkpoint's folder; or, if `ranks` is given, takes each rank's pieces and its name for messages."""
         self.folder = folder
         self.pieces: dict[str, list[dict[str, Any]]] = {}
         files = sorted(folder.glob("rank-*.pt")) if ranks is None else []
@@ -60,7 +60,7 @@ class Shards:
             raise CheckpointError(f"{folder} has no files rank-*.pt that can be read: it is of another version")
 
     def model_state(self, replica: Replica, without: Container[str] = ()) -> dict[str, torch.Tensor]:
-        """Returns the model's state, sharded like `replica`, except the names in `without`.
+        """Returns the model's state, sharded like `replica`, but without the names in `without`.
 
         Raises KeyError or RuntimeError if the state belongs to another model.
         """
@@ -68,7 +68,7 @@ class Shards:
         return {name: self._like(f"model/{name}", own) for name, own in wanted.items()}
 
     def optimizer_state(self, replica: Replica) -> NamedState:
-        """Returns the optimizer's state by parameter name, sharded as the parameters are."""
+        """Returns the optimizer's state by parameter name, sharded like the parameters."""
         parameters, state = dict(replica.model.named_parameters()), NamedState()
         for full in self.pieces:
             kind, _, rest = full.partition("/")
@@ -78,9 +78,10 @@ class Shards:
         return state
 
     def _like(self, name: str, own: torch.Tensor, *, moment: bool = False) -> Any:
-        """Returns the value of `name`, sharded like `own` if the shapes are equal.
+        """Returns the value of `name`, sharded like `own` if the shapes are the same.
 
-        A parameter's `moment` with another shape is returned as a complete tensor.
+        If the shapes differ, a parameter's `moment` is returned as a complete tensor. Any other value raises
+        RuntimeError then.
         """
         first = self.pieces[name][0]
         if "value" in first:
@@ -114,20 +115,20 @@ class Shards:
 def own_pieces(
     model: Mapping[str, Any], optimizer: NamedState, world: World, writes: Callable[[str], bool] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Yields the pieces of the given model's and optimizer's state that this rank writes.
+    """Yields those pieces of the given model's and optimizer's state that this rank writes.
 
-    `writes` is given when the pieces are written to memory instead of by torch. It returns whether this rank writes the
-    complete value of a name.
+    `writes` is given only if the pieces are written to memory and not by torch. It returns whether this rank writes the
+    value of a name that isn't sharded.
     """
     named: dict[str, Any] = {f"model/{name}": tensor for name, tensor in model.items()}
     for name, state in optimizer.items():
         named |= {f"optimizer/{name}/{key}": value for key, value in state.items()}
     for name, value in named.items():
-        # If all ranks have a value, only one rank writes it, and different names go to different ranks.
+        # If all ranks have a value, only one rank writes it. For different names, different ranks write.
         mine = writes(name) if writes else is_mine(name, world)
         if isinstance(value, DTensor):
             local = value.to_local().detach()
-            # In memory even an empty part is kept, because each rank must find its own part again.
+            # In memory an empty part is kept too, because each rank must find its own part again.
             if (local.numel() or writes) and not _is_copy(value, world):
                 offset = [begin for begin, _ in sharded.region(value)]
                 data = local if writes else _alone(local)
@@ -140,7 +141,7 @@ def own_pieces(
 
 
 def is_mine(name: str, world: World) -> bool:
-    """Returns whether this rank writes the value of `name`, which all ranks of its replica have."""
+    """Returns whether this rank writes the value of `name`, which all ranks of this rank's replica have."""
     return zlib.crc32(name.encode()) % world.unit == world.rank % world.unit
 
 
@@ -151,7 +152,7 @@ def _is_copy(tensor: DTensor, world: World) -> bool:
 
 
 def _alone(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns the tensor with memory of its own, because torch.save writes all memory behind a tensor."""
+    """Returns the tensor with its own memory, because torch.save writes the whole storage behind a tensor."""
     return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
 
 
@@ -208,7 +209,10 @@ def save_shards(run: RunState, checkpoints: Checkpointer) -> Path:
 
 
 def load_shards(run: RunState, checkpoint: Checkpoint) -> None:
-    """Load weights and optimizer from a sharded checkpoint, whatever number of ranks wrote it."""
+    """Load the weights and the optimizer's state from a sharded checkpoint, which any number of ranks may have written.
+
+    Raises CheckpointError on every rank if a file is damaged, and RuntimeError if the model is a different one.
+    """
     damaged = different = None
     try:
         shards = Shards(checkpoint.path / SHARDS)

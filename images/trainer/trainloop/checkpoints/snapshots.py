@@ -1,6 +1,6 @@
 """A run's state is captured for a checkpoint, and `resume` restores it from memory or a checkpoint.
 
-In a sharded checkpoint every rank writes and reads its own part of weights and optimizer (`shards`).
+In a sharded checkpoint, every rank writes and reads its own part of the weights and the optimizer's state (`shards`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def capture(
 ) -> dict[str, Any]:
     """Returns the state that a run needs to continue bit for bit; collective.
 
-    With `whole` the state includes weights and the optimizer's state. Ranks without `keep` only help to gather them.
-    `loss` computes the loss that is used to verify a loaded checkpoint.
+    If `whole` is true, the state includes the weights and the optimizer's state; ranks where `keep` is false only take
+    part in gathering them. `loss` computes a sample loss, with which a loaded checkpoint is verified later.
     """
     run.replica.settle(run.optimizer)
     own = {
@@ -36,8 +36,8 @@ def capture(
     weights: dict[str, Any] = {}
     if whole:
         model, buffers = run.replica.model_state(keep=keep), run.replica.model.named_buffers()
-        # Buffers are copied, because a forward pass may change them while a thread still saves. Other tensors change
-        # only in the optimizer's step.
+        # Buffers are copied, because a forward pass may change them while a thread still saves. The other tensors
+        # change only in the optimizer's step.
         model |= {name: buffer.clone() for name, buffer in buffers if name in model}
         weights = {"model": model, "optimizer": run.replica.optimizer_state(run.optimizer, keep=keep)}
     return {
@@ -92,7 +92,8 @@ def resume(
     The order is: the state in memory, the newest checkpoint that verifies and reproduces the loss saved with it, and
     the checkpoint that `checkpoint.start_from` names.
 
-    Raises ConfigError if checkpoints exist but none is usable, because starting from scratch would be a surprise.
+    Raises ConfigError if checkpoints exist but none is usable, because nobody would expect the run to start from
+    scratch then.
     """
     candidates = checkpoints.to_go_on_from() if checkpoints else iter(())
     newest = next(candidates, None)

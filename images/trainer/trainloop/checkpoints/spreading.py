@@ -1,6 +1,7 @@
-"""All ranks load the same checkpoint, so they agree on that of `start_from`, and send it to ranks that lack it.
+"""All ranks load the same checkpoint, so a checkpoint is sent to the ranks that lack it.
 
-A rank may lack a checkpoint of another rank, because each node may use its own disk.
+A rank may lack a checkpoint that another rank has, because each node may use its own disk. The ranks also agree here on
+the checkpoint that `start_from` names.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ CHUNK = 64 << 20
 
 
 def spread(world: World, checkpoint: Checkpoint, source: int, *, lacks: bool) -> None:
-    """Send a valid checkpoint from the rank `source` to every writer whose copy is missing or damaged (`lacks`).
+    """Send a valid checkpoint from the rank `source` to every writer that `lacks` an undamaged copy.
 
-    On a full disk older checkpoints are deleted. Raises ConfigError on every rank if that doesn't free enough space.
+    If a disk is full, older checkpoints are deleted. Raises ConfigError on every rank if that doesn't free enough
+    space.
     """
     partial, gives = storage.partial_name(checkpoint.directory, checkpoint.step), source == world.rank
     there = [file for file in checkpoint.path.iterdir() if file.is_file()] if gives else []
@@ -30,7 +32,7 @@ def spread(world: World, checkpoint: Checkpoint, source: int, *, lacks: bool) ->
     for name in files:
         copy = storage.inside(partial, name)
         with (checkpoint.path / name).open("rb") if gives else nullcontext() as reader:
-            # A rank whose disk refuses still takes part in the others' broadcasts.
+            # A rank that can't write still takes part in the broadcasts.
             while chunk := world.from_rank(source, reader.read(CHUNK) if reader else b""):
                 if lacks and refused is None:
                     refused = _append(copy, chunk)
@@ -47,7 +49,7 @@ def spread(world: World, checkpoint: Checkpoint, source: int, *, lacks: bool) ->
 
 
 def _make_room(partial: Path, needed: int) -> OSError | None:
-    """Make a directory for `needed` bytes, deleting older checkpoints if necessary; returns an error if that fails."""
+    """Make a directory for `needed` bytes, and delete older checkpoints if necessary; returns the error, if any."""
     try:
         partial.mkdir(parents=True)
     except OSError as error:
@@ -59,7 +61,7 @@ def _make_room(partial: Path, needed: int) -> OSError | None:
 
 
 def _append(file: Path, chunk: bytes) -> OSError | None:
-    """Append bytes to a file; returns the disk's error if it refuses."""
+    """Append bytes to a file; returns the error if writing fails."""
     try:
         with file.open("ab") as stream:
             stream.write(chunk)
@@ -82,8 +84,8 @@ def agreed(path: Path, start: str, world: World) -> Checkpoint:
     except (CheckpointError, OSError) as error:
         problem = str(error)
     answers = world.gather((found, problem))
-    # In the run's own directory a rank may lack the checkpoint, and receives it later. Any other directory must be
-    # visible to all ranks.
+    # If the checkpoint is in the run's own directory, a rank may lack it, and receives it later. If it is in another
+    # directory, all ranks must see it.
     names = [name for name, _ in answers if name]
     if not names or (directory != path and len(names) < len(answers)):
         rank, text = next((rank, text) for rank, (_, text) in enumerate(answers) if text)

@@ -1,12 +1,12 @@
-"""A checkpoint is a directory that appears complete by one rename, and is checked by its manifest before it is used.
+"""A checkpoint is a directory that a single rename makes visible, and that is verified before it is used.
 
-This module handles only files, and neither ranks nor the tensors' meaning. A checkpoint is a directory
-`step-<step>.<version>`. Its files are written and synced under another name (`.saving-…`), which nobody reads. The
-rename is synced too. If a step is saved again after a rollback, the next version is used, so nothing is overwritten.
-The newest checkpoint is the last one written, even if its step is lower.
+This module handles files; it knows nothing about ranks or about what the tensors mean. A checkpoint is a directory
+`step-<step>.<version>`. Its files are written and synced under another name (`.saving-…`), which nobody reads. After
+that, the directory is renamed, and the rename is synced too. If a step is saved again after a rollback, the next
+version is used, so nothing is overwritten. The newest checkpoint is the last one written, even if its step is lower.
 
-The manifest lists every file with size and SHA-256, and includes a SHA-256 of itself. It is written after all other
-files. `verify` reads every byte and compares the hashes. Hashes detect damage, but they are no signatures.
+The manifest lists every file with size and SHA-256, and includes a SHA-256 of its own content. It is written after all
+other files. `verify` reads every byte and compares the hashes. Hashes detect damage, but they are no signatures.
 
 A tag is a file `tags/<tag>` whose content is a checkpoint's name. Runs resolve tags (`checkpoint.start_from`), and
 `trainloop checkpoints` sets and deletes them.
@@ -31,7 +31,7 @@ from trainloop.errors import listed
 STATE = "state.pt"
 CONFIGURATION = "config.yaml"
 MANIFEST = "manifest.json"
-#: The format's number, which is increased when a run can no longer read the state of older formats.
+#: The format's number, which is increased whenever runs can no longer read states in older formats.
 FORMAT = 2
 TAGS = "tags"
 TAG = re.compile(r"(?!step-)[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
@@ -45,12 +45,12 @@ class CheckpointError(RuntimeError):
 
 @dataclass(frozen=True, order=True)
 class Checkpoint:
-    """A checkpoint is a subdirectory of `directory`; checkpoints are ordered by step, then version."""
+    """A checkpoint is a subdirectory of `directory`; checkpoints are sorted by step, then by version."""
 
     step: int
     version: int
     directory: Path
-    #: The time of writing in seconds and the description, if the manifest was read.
+    #: The time of writing, in seconds, and the description. Both are empty if the manifest wasn't read.
     created: float = field(default=0.0, compare=False)
     about: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -71,7 +71,7 @@ class Checkpoint:
 
 
 class Survey(NamedTuple):
-    """A survey lists a directory's complete checkpoints, the newest first, and the problems of other ones by name.
+    """A survey lists a directory's complete checkpoints, the newest first, and by name the problems of the broken ones.
 
     Damage within a file isn't detected.
     """
@@ -81,7 +81,7 @@ class Survey(NamedTuple):
 
 
 def named(directory: Path, name: str) -> Checkpoint | None:
-    """Returns the checkpoint `name` in `directory`, existing or not; None if the name isn't valid for a checkpoint."""
+    """Returns the checkpoint `name` in `directory`, which needn't exist; None if no checkpoint can have this name."""
     form = _NAME.fullmatch(name)
     checkpoint = Checkpoint(int(form[1]), int(form[2]), directory) if form else None
     return checkpoint if checkpoint and checkpoint.name == name else None
@@ -104,14 +104,14 @@ def survey(directory: Path) -> Survey:
 
 
 def complete(directory: Path) -> list[Checkpoint]:
-    """Returns every complete checkpoint, the last written first, without partial ones."""
+    """Returns every complete checkpoint, the last written first."""
     return survey(directory).whole
 
 
 def next_version(directory: Path, step: int) -> int:
     """Returns the next free version for a checkpoint of `step`.
 
-    Versions in tags are also in use, because the tag of a checkpoint deleted by hand must not point to a new
+    Versions that tags name aren't free, because if a checkpoint was deleted by hand, its tag must not point to a new
     checkpoint.
     """
     names = [*(entry.name for entry in directory.glob("step-*")), *tags(directory).values()]
@@ -120,7 +120,7 @@ def next_version(directory: Path, step: int) -> int:
 
 
 def size_of(state: Any) -> int:
-    """Returns the size of the tensors in nested dicts and lists in bytes; shared memory is counted once."""
+    """Returns the size in bytes of the tensors in nested dicts and lists; memory that tensors share is counted once."""
     memory, todo = dict[int, int](), [state]
     while todo:
         value = todo.pop()
@@ -139,7 +139,7 @@ def has_room(directory: Path, needed: int) -> bool:
 
 
 def disk_full() -> OSError:
-    """Returns a full disk's error, for a write that isn't begun because there is no room."""
+    """Returns the error of a full disk, for a write that isn't begun because too little is free."""
     return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
@@ -176,9 +176,9 @@ def make_directory(directory: Path) -> None:
 
 
 def remove(checkpoint: Checkpoint) -> bool:
-    """Delete a checkpoint, which is renamed first, so that a partial one never looks complete.
+    """Delete a checkpoint. It is renamed first, so that a partly deleted checkpoint never looks complete.
 
-    Returns whether it still existed, because another program may have deleted it.
+    Returns whether the checkpoint still existed; another program may have deleted it.
     """
     doomed = checkpoint.path.with_name(f"{_PARTIAL}deleted-{checkpoint.path.name}-{time.monotonic_ns()}")
     try:
@@ -190,13 +190,13 @@ def remove(checkpoint: Checkpoint) -> bool:
 
 
 def clean(directory: Path) -> None:
-    """Delete the leftovers of unfinished saves; call it only while nobody else saves here."""
+    """Delete the leftovers of unfinished saves. Call this only while no other program saves to the directory."""
     for entry in directory.glob(f"{_PARTIAL}*"):
         shutil.rmtree(entry, ignore_errors=True)
 
 
 def load(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Returns the checkpoint's state, on the CPU. Raises CheckpointError if the file isn't a state."""
+    """Returns the checkpoint's state, on the CPU. Raises CheckpointError if the file contains no state."""
     state = load_file(checkpoint.path / STATE)
     if not isinstance(state, dict):
         raise CheckpointError(f"{checkpoint.path / STATE} is no state of a run")
@@ -204,7 +204,7 @@ def load(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def load_file(file: Path, *, mapped: bool = False) -> Any:
-    """Returns the content of a torch.save file, on the CPU. If `mapped`, each tensor is read when it is used.
+    """Returns the content of a torch.save file, on the CPU. If `mapped` is true, each tensor is read when it is used.
 
     Never runs code from the file. Raises CheckpointError if the file can't be read.
     """
@@ -215,7 +215,7 @@ def load_file(file: Path, *, mapped: bool = False) -> Any:
     try:
         return torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:
-        # A program that can write to the volume can choose bytes and hashes, so torch's reader may fail in any way.
+        # A program that can write to the volume can choose the bytes and their hashes, so torch may raise any error.
         first = str(error).strip().partition("\n")[0][:300]
         raise CheckpointError(f"{file} can't be read as tensors and plain values: {first}") from error
 
@@ -230,9 +230,9 @@ def sync(path: Path) -> None:
 
 
 def write_manifest(folder: Path, step: int, about: dict[str, Any], created: float | None = None) -> None:
-    """Write the manifest of all files in `folder`, including `about`."""
+    """Write a manifest that describes all files in `folder` and contains `about`."""
     files = {}
-    (folder / MANIFEST).unlink(missing_ok=True)  # a full disk may have cut off an earlier try
+    (folder / MANIFEST).unlink(missing_ok=True)  # if an earlier try filled the disk, it may have left half a manifest
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
         files[str(file.relative_to(folder))] = {"sha256": _digest(file), "bytes": file.stat().st_size}
     body = {"format": FORMAT, "step": step, "created": created or time.time(), "about": about, "files": files}
@@ -258,9 +258,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def inspect(folder: Path) -> dict[str, Any]:
-    """Returns a checkpoint's manifest after comparing the sizes of the files with it; doesn't read the files.
+    """Returns a checkpoint's manifest after checking the sizes of the files; doesn't read the files.
 
-    Raises CheckpointError with the problem.
+    Raises CheckpointError if there is a problem.
     """
     try:
         manifest = read_manifest(folder)
@@ -276,7 +276,7 @@ def inspect(folder: Path) -> dict[str, Any]:
 
 
 def verify(folder: Path) -> str | None:
-    """Returns the problem with the checkpoint in `folder`, or None; reads every byte."""
+    """Reads every byte of the checkpoint in `folder`; returns the problem with it, or None."""
     try:
         for name, expected in inspect(folder)["files"].items():
             if _digest(folder / name) != expected["sha256"]:
@@ -289,7 +289,7 @@ def verify(folder: Path) -> str | None:
 
 
 def _is_entry(name: str, entry: dict[str, Any]) -> bool:
-    """Returns whether a manifest's entry names a file of the same checkpoint, with size and hash."""
+    """Returns whether a manifest's entry names a file within the same checkpoint, and contains size and hash."""
     own = name not in ("", MANIFEST) and not {"", "..", "."} & set(name.split("/")) and "\0" not in name
     return own and isinstance(entry["bytes"], int) and isinstance(entry["sha256"], str)
 
@@ -304,14 +304,14 @@ def _digest_of_json(body: dict[str, Any]) -> str:
 
 
 def tags(directory: Path) -> dict[str, str]:
-    """Returns the checkpoints' names by tag, and ignores files that aren't tags."""
+    """Returns the checkpoints' names by tag. Files that aren't tags are ignored."""
     files = [file for file in sorted((directory / TAGS).glob("*")) if TAG.fullmatch(file.name) and file.is_file()]
     contents = {file.name: file.read_text(errors="replace").strip() for file in files}
     return {tag: name for tag, name in contents.items() if named(directory, name)}
 
 
 def set_tag(checkpoint: Checkpoint, tag: str) -> None:
-    """Give a checkpoint a tag, and move the tag if it exists. Raises CheckpointError for an invalid tag."""
+    """Give a checkpoint a tag, which may move from another checkpoint. Raises CheckpointError if the tag is invalid."""
     if not TAG.fullmatch(tag):
         raise CheckpointError(
             f"{tag!r} can't be a tag: up to 100 letters, digits, '.', '_' and '-' can, that don't begin with '.', '-' "
@@ -335,7 +335,7 @@ def delete_tag(directory: Path, tag: str) -> None:
 
 
 def resolve(directory: Path, tag_or_name: str) -> Checkpoint:
-    """Returns the checkpoint of `directory` with this tag or name. Raises CheckpointError if there is none."""
+    """Returns the checkpoint in `directory` with this tag or name. Raises CheckpointError if there is none."""
     known = tags(directory)
     found = named(directory, known.get(tag_or_name, tag_or_name))
     if found is not None and found.path.is_dir():

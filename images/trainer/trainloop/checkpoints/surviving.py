@@ -1,8 +1,9 @@
-"""A run's state is kept in memory with `recovery`, and restored from there bit for bit.
+"""A run's state is kept in memory with `recovery`, and restored from memory bit for bit.
 
-If each rank holds a part of the state (ZeRO-1, FSDP2), all parts of a step are needed, and snapshots contain them. With
-FSDP2 a rank needs only its own part if the number of ranks is unchanged. Otherwise each rank assembles its shards from
-all parts, as from a sharded checkpoint. With ZeRO-1 every rank needs all weights, and writes a share of them.
+If each rank holds a part of the state (ZeRO-1, FSDP2), all parts of the same step are needed; a snapshot consists of
+them. With FSDP2 a rank needs only its own part if the number of ranks is unchanged. Otherwise each rank assembles its
+shards from all parts, as from a sharded checkpoint. With ZeRO-1 every rank needs all weights, and writes a share of
+them.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def build(
 ) -> NothingInMemory:
     """Returns the object that keeps a run's state in memory.
 
-    If the state can't be restored bit for bit, the object keeps nothing. `after_step` contains the hooks that may
+    If the state couldn't be restored bit for bit, the object keeps nothing. `after_step` lists the hooks that may
     change the state after a step.
     """
     directory, settings = memory_directory(_say(run.world.rank)), run.exchange.settings
@@ -80,13 +81,14 @@ class InMemory(NothingInMemory):
         self._group = Group(self._place)
         self._source: int | None = None  # the attempt whose state in memory the run continues from
         model, members = run.replica.model, getattr(run.optimizer, "members", [run.optimizer])
-        # Looked up between steps, because within a step FSDP2 replaces the root's parameters by full copies.
+        # Parameters are looked up here, between steps, because within a step FSDP2 replaces those of the root by full
+        # copies.
         self._parameters = dict(model.named_parameters())
         self._buffers = Buffers(model, model.state_dict(keep_vars=True))
-        #: The optimizers that make the steps; for ZeRO-1 those for this rank's part.
+        #: The optimizers that make the steps; for ZeRO-1, those that update this rank's part.
         self._optimizers = [getattr(each, "optim", each) for each in members]
         self._states = [OptimizerState(each, world.device) for each in self._optimizers]
-        # Otherwise a scaler changes its scale too, or hooks may change their own state.
+        # Whether the optimizers alone change the state: a scaler would change its scale too, and hooks their own state.
         alone = not (run.precision.scaler.is_enabled() or run.stateful or after_step)
         kept = Kept(self._host, self._state, self._buffers, self._optimizers, alone, self.divided)
         self._keeper = Keeper(self._place, directory, world.device, kept, self._group, self._say)
@@ -112,7 +114,8 @@ class InMemory(NothingInMemory):
     def go_back(self) -> None:
         made, results = self._keeper.newest(), self._run.train.results
         self._load_host(self._host_after(made.host))
-        self._run.train.results = results  # an evaluation waits for the device, and runs after a step
+        # Results stay valid: an evaluation runs after a step and waits for the device.
+        self._run.train.results = results
         self._keeper.put_back_own(made.step)
 
     def random_after(self, step: int) -> torch.Tensor | None:
@@ -129,7 +132,7 @@ class InMemory(NothingInMemory):
         self._keeper.changing()
 
     def finished(self) -> None:
-        # During an update, only hooks draw random numbers.
+        # Between `changing` and this call, only hooks can draw random numbers.
         self._keeper.finished(self._run.train.step, as_before=not self._after_step)
 
     def forget(self) -> None:
@@ -146,9 +149,9 @@ class InMemory(NothingInMemory):
         self._keeper.close()
 
     def _host(self) -> dict[str, Any]:
-        """Returns the host's part of the state, which the next step changes before the weights.
+        """Returns the host's part of the state, which the next step changes before it changes the weights.
 
-        The part includes the states of hooks, which change only after a step.
+        The part includes the states of hooks, although those change only after a step.
         """
         run = self._run
         return {
@@ -160,7 +163,7 @@ class InMemory(NothingInMemory):
         }
 
     def moments(self, host: dict[str, Any]) -> dict[str, dict[str, Any]]:
-        """Returns the optimizers' state by name at the time of `host`."""
+        """Returns the optimizers' state, by parameter name, after the step to which `host` belongs."""
         pairs = zip(self._states, host["optimizers"], strict=True)
         state = {of: own for each, now in pairs for of, own in each.moments(now).items()}
         return {name: state[each] for name, each in self._parameters.items() if each in state}
@@ -173,7 +176,7 @@ class InMemory(NothingInMemory):
         return {"model": weights, "optimizer": self.moments(host)}
 
     def _host_after(self, host: dict[str, Any]) -> dict[str, Any]:
-        """Returns the host's part after the step of `host`, with the device's verdict applied."""
+        """Returns the host's part after the step to which `host` belongs, with the device's verdict on it applied."""
         run, updates, anomaly, verdict = self._run, host["train"]["updates"], host["anomaly"], host["verdict"]
         if verdict is not None and isinstance(run.history, AnomalyDetector):
             # Apply the device's verdict on that step, because the host hasn't done so yet.
@@ -188,7 +191,7 @@ class InMemory(NothingInMemory):
         return {"train": train, "anomaly": anomaly, "stateful": host["stateful"]}
 
     def _state(self, host: dict[str, Any]) -> dict[str, Any]:
-        """Returns the state after the step of `host`."""
+        """Returns the state after the step to which `host` belongs."""
         return {
             **self.tensors(host),
             **self._host_after(host),
@@ -201,7 +204,7 @@ class InMemory(NothingInMemory):
     def resume(self, newest_on_disk: Checkpoint | None) -> bool:
         world, least = self._run.world, (0, 0)
         if newest_on_disk is not None:
-            # Without an agent all attempts use the same number.
+            # Without an agent all attempts have the same number.
             attempt = newest_on_disk.about.get("attempt") if has_agent() else self._place.attempt
             least = (attempt if isinstance(attempt, int) else 0, newest_on_disk.step)
         memory, all_parts = self._keeper.directory, self.all_parts
@@ -240,13 +243,13 @@ class InMemory(NothingInMemory):
             replica.load_model({**saved["model"], **self.buffers(found.buffers(replica.world.rank))})
             replica.load_optimizer(self._run.optimizer, saved["optimizer"])
             for state in (own for each in self._optimizers for own in each.state.values()):
-                # For weights on the host torch has kept the given tensors, which are mapped from the file.
+                # If the weights are on the host, torch has kept the given tensors, whose memory is the mapped file.
                 state.update({key: cloned(value) for key, value in state.items() if on_host(value)})
 
         return load
 
     def buffers(self, left: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Returns the model's buffers; values from `left` take precedence."""
+        """Returns the model's buffers, overridden by the values in `left`."""
         return {name: left.get(name, tensor) for name, tensor in self._buffers.named().items()}
 
     def _load_host(self, saved: dict[str, Any]) -> None:
@@ -284,14 +287,15 @@ class PartsInMemory(InMemory):
         # Ranks that share each layer (tensor parallelism) have some parts in common, which only one of them writes.
         self.all_parts = not sharded or run.world.tensor > 1
         super().__init__(run, *rest)
-        # Looked up once, like `_parameters`: a writing thread's `state_dict` would free whole copies that the training
-        # thread may be reading.
+        # The model's state is looked up once, like `_parameters`. If a writing thread called `state_dict`, it would
+        # free whole copies that the training thread may be reading.
         self._model = run.replica.model.state_dict(keep_vars=True)
         self._first = -1  # the first step of this attempt
 
     def _placed(self, world: World) -> Place:
         place = super()._placed(world)
-        # A neighbour that has an equal shard needs none of this rank's snapshots.
+        # If another rank has a copy of this rank's shard, snapshots needn't be sent to a neighbour. So all ranks count
+        # as local.
         return replace(place, local_ranks=world.size) if is_mirrored(self._run.optimizer) else place
 
     def continue_as(self, attempt: int) -> None:
@@ -304,7 +308,7 @@ class PartsInMemory(InMemory):
         if not pauses or run.train.step == self._first:
             super().finished()
         else:
-            # A snapshot without some rank's part is useless, and would replace a complete one.
+            # Make no snapshot, because it would lack the absent ranks' parts, and replace a complete one.
             self._keeper.made(run.train.step, as_before=not self._after_step)
 
     def tensors(self, host: dict[str, Any]) -> dict[str, Any]:
@@ -326,7 +330,7 @@ class PartsInMemory(InMemory):
         parts = [(f"the part of rank {rank}", found.state(rank)["pieces"]) for rank in sorted(found.parts)]
         shards = Shards(self._keeper.directory, parts)
         first = min(found.parts)
-        # A part of an FSDP2 state contains the buffers too, but those may come from the middle of a step.
+        # A part of an FSDP2 state contains the buffers too, but these values may be from the middle of a step.
         lost = self._sharded and found.own_of_part(first) is None
         left = {} if lost else self.buffers(found.buffers(first))
         model = {**shards.model_state(replica, left), **left}

@@ -1,13 +1,13 @@
-"""After a fault, DDP, ZeRO-1 and FSDP2 each bring the ranks to the same step in their own way.
+"""After a fault, the ranks are brought to the same step, in a different way for each of DDP, ZeRO-1 and FSDP2.
 
 With DDP (`Replicated`) each rank holds the full state after the last step that it has made. A rank that is a step
 behind, or that joins, receives the state.
 
-With ZeRO-1 (`InCopies`, on `parallel.copies`) ranks need each other's weights after the update. A step is made when all
-weights have arrived. If the group breaks earlier, ranks differ, because only some of them have updated their shards. No
-vote is needed before the update, because a rank that has begun the update still holds the full gradients. In the next
-group that rank sends the gradients to the ranks that lack them. These make the update too, and all weights are sent
-again. So all ranks of the next group make the step that one rank has begun.
+With ZeRO-1 (`InCopies`, which uses `parallel.copies`) ranks need each other's weights after the update. A step is made
+when all weights have arrived. If the group breaks earlier, the ranks differ, because only some of them have updated
+their shards. No vote is needed before the update, because a rank that has begun the update still holds the full
+gradients. In the next group, that rank sends the gradients to the ranks that have not made the update. These ranks then
+make it, and all weights are sent again. So all ranks of the next group make the step that at least one rank has begun.
 
 With FSDP2 (`Sharded`) the ranks of a replica belong together (`continuing.membership`). When a rank is lost, the other
 ranks of its replica wait, and the complete replicas continue training. A rank receives its part of the state from the
@@ -36,7 +36,7 @@ _REDUCING = ("Adafactor", "LBFGS", "Muon")
 
 
 def obstacle(config: Config, device: torch.device) -> str | None:
-    """Returns why a run can't continue without lost ranks; None if it can."""
+    """Returns why a run can't continue in its processes when ranks are lost; None if it can."""
     parallel, communication = config.parallel, config.communication
     feedback, zero1 = communication.compression in ("onebit", "powersgd"), parallel.strategy == "zero1"
     replicas = parallel.data[0] if isinstance(parallel.data, tuple) else 1
@@ -62,7 +62,7 @@ def obstacle(config: Config, device: torch.device) -> str | None:
 class Replicated:
     """With DDP every rank holds the full state."""
 
-    #: Whether the newest step is complete except for weights that lost ranks haven't sent.
+    #: Whether the newest step is made except that weights of lost ranks may be missing.
     unfinished = False
     #: The reason why this optimizer's steps can't be repeated; None if they can.
     obstacle: str | None = None
@@ -73,28 +73,28 @@ class Replicated:
         self.replica, self.optimizer, self.world = replica, optimizer, world
 
     def stepped(self, *, is_last: bool) -> None:
-        """Record that the optimizer has made a step; `is_last` is true for the last one in the run's step."""
+        """Record that the optimizer has made a step; `is_last` is true if no other follows within the run's step."""
 
     def advanced(self) -> None:
         """Record that the run has finished its step."""
 
     def interrupt(self, updates: int, *, whole: bool) -> bool:
-        """Interrupt training after `updates` updates; `whole` is true if the state is complete after a step.
+        """Interrupt training after `updates` updates; `whole` is true if the state is that after a complete step.
 
-        Returns whether the ranks will make the interrupted step, because its update has begun.
+        Returns whether the next group will complete the interrupted step, because its update has begun.
         """
         return False
 
     def number(self, step: int, *, whole: bool) -> int:
-        """Returns the number that ranks compare to find the newest state."""
+        """Returns the number by which ranks compare their states to find the newest one."""
         return step if whole else NO_STATE
 
     def drop_pass(self, rehearse: Callable[[], None]) -> None:
-        """Drop a forward pass without a backward, because DDP would expect the backward."""
+        """Drop an interrupted forward pass, after which DDP would expect a backward pass."""
         rehearse()
 
     def optimizer_state(self) -> dict[str, Any]:
-        """Returns the optimizer's state (this rank's part if it is sharded), for a rank that lacks it."""
+        """Returns the optimizer's state, to be sent to a rank that lacks it; if it is sharded, this rank's part."""
         named: dict[str, Any] = local(Replica.optimizer_state(self.replica, self.optimizer))
         return named
 
@@ -110,11 +110,11 @@ class Replicated:
         self.replica.load_model({**spread(model, self.replica.model.state_dict()), **own})
 
     def seeds_again(self, *, anew: bool) -> bool:
-        """Returns whether a rank that received the state is seeded again; `anew` is true if its unit had no state."""
+        """Returns whether a rank that received the state is seeded again; for `anew` see `Continuing.anew`."""
         return anew
 
     def mend(self, updates: int) -> None:
-        """Bring the ranks of a new group, which have made the same step, to the same state; collective."""
+        """Bring the ranks of a new group, which are at the same step, to the same state; collective."""
 
 
 class Sharded(Replicated):
@@ -138,7 +138,7 @@ class Sharded(Replicated):
 
 
 class InCopies(Replicated):
-    """With ZeRO-1 two ranks hold each shard; present ranks bring their shards and weights to the same update."""
+    """With ZeRO-1 two ranks hold each shard, and present ranks bring their shards and weights to the same update."""
 
     def __init__(self, replica: Replica, optimizer: torch.optim.Optimizer, world: ContinuingWorld) -> None:
         super().__init__(replica, optimizer, world)
@@ -146,27 +146,27 @@ class InCopies(Replicated):
         #: Whether this rank has updated its shards, but may lack the weights of other ranks.
         self._updated = False
         self._mended = not world.is_alone
-        #: The number of updates in this rank's shards; None if it has no shards, or partly updated ones.
+        #: The number of updates that this rank's shards include; None if it has no shards, or partly updated ones.
         self._at: int | None = None
         #: The gradients of the last update, until all ranks have made that update.
         self._gradients: list[torch.Tensor | None] | None = None
 
     def stepped(self, *, is_last: bool) -> None:
         self._updated = is_last  # otherwise more updates follow in this step
-        start.check()  # raises if the others' weights may not have arrived
+        start.check()  # raises if other ranks' weights may not have arrived
 
     def advanced(self) -> None:
         self._updated = False
 
     def interrupt(self, updates: int, *, whole: bool) -> bool:
-        if self._mended:  # false if another fault came before the first one was mended
+        if self._mended:  # it is false if another fault occurs before the first one is mended
             self._mended, self.unfinished = False, self._updated
             self._at = updates + self._updated if whole or self._updated else None
             self._gradients = [each.grad for each in self._parameters()] if self._updated else None
         return self._updated
 
     def number(self, step: int, *, whole: bool) -> int:
-        # A rank with all weights after a step is ahead of a rank that lacks some.
+        # If a rank has all weights after a step, it is ahead of a rank that lacks some of them.
         if self.unfinished:
             return 2 * step - 1
         return 2 * step if whole else NO_STATE
@@ -178,14 +178,15 @@ class InCopies(Replicated):
         self.unfinished = unfinished
         own = dict[str, Any]()
         if unfinished:
-            # The weights of this step arrive later. This rank's own weights change in its update, which may be due.
+            # Keep this rank's own weights, because it may still have to update them. All weights of this step arrive
+            # later.
             held = set(self._parameters())
             named = self.replica.model.named_parameters()
             own = {name: parameter for name, parameter in named if parameter in held}
         self._load_model(model, own)
 
     def seeds_again(self, *, anew: bool) -> bool:
-        return self.world.is_alone  # because groups compare other numbers than steps
+        return self.world.is_alone  # `anew` isn't usable, because the numbers that ranks compare aren't steps here
 
     def mend(self, updates: int) -> None:
         """Bring the ranks of a new group to the same update. Raises TrainingError if no present rank has a shard."""
@@ -197,7 +198,7 @@ class InCopies(Replicated):
             self._give_gradients(giving[0])
             if world.rank in behind:
                 self._update(updates)
-            at, _ = self._gather()  # no rank drops its gradients and continues before all ranks have them
+            at, _ = self._gather()  # collective, so no rank drops its gradients before all ranks have them
         current = [rank for rank in world.present if at[rank] == updates]
         for member in self._members:
             for shard in range(world.size):
@@ -208,7 +209,7 @@ class InCopies(Replicated):
                         f"{second} held: the run can't continue, and restarts from memory or a checkpoint"
                     )
         if world.rank not in current:
-            self._at = None  # because an interruption may leave the shards partly loaded
+            self._at = None  # an interruption may now leave the shards partly loaded
         for member in self._members:
             for shard in range(world.size):
                 lacking = [rank for rank in member.holders(shard) if rank in world.present and rank not in current]
@@ -228,7 +229,7 @@ class InCopies(Replicated):
         return [at for at, _ in found], [gives for _, gives in found]
 
     def _give_gradients(self, source: int) -> None:
-        """Send the update's gradients and learning rates to all ranks."""
+        """Send the update's gradients and learning rates from the rank `source` to all ranks."""
         own, groups = self._gradients or [], [group for member in self._members for group in member.param_groups]
         about = ([each is not None for each in own], [group["lr"] for group in groups])
         there, rates = self.world.from_rank(source, about)
@@ -257,13 +258,13 @@ class InCopies(Replicated):
 
 
 def strategy_of(name: str, replica: Replica, optimizer: torch.optim.Optimizer, world: ContinuingWorld) -> Replicated:
-    """Returns the object that continues a run with the `parallel.strategy` `name`."""
+    """Returns the object that continues a run whose `parallel.strategy` is `name`."""
     kinds: dict[str, type[Replicated]] = {"zero1": InCopies, "fsdp": Sharded}
     return kinds.get(name, Replicated)(replica, optimizer, world)
 
 
 def spread(parts: Any, own: Any) -> Any:
-    """Returns nested values in which parts of tensors became tensors that are sharded like this rank's own."""
+    """Returns nested values in which each part of a tensor is replaced by a tensor sharded like the one in `own`."""
     if isinstance(parts, dict) and isinstance(own, dict):
         return {key: spread(value, own.get(key)) for key, value in parts.items()}
     if type(own) in (list, tuple) and isinstance(parts, list | tuple) and len(own) == len(parts):

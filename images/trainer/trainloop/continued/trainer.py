@@ -2,12 +2,13 @@
 
 A step is made only after all data from other ranks has arrived and is valid. So when the group breaks, each present
 rank has the state after the last step that it has made, or receives the state from a rank that is a step ahead. The
-ranks form the group of the next attempt (`continuing`) and share out the lost ranks' samples. Then they repeat the
-interrupted step with the same samples, so that the batch is unchanged. An interrupted evaluation or save is repeated
-too.
+ranks form the group of the next attempt (`continuing`) and divide the lost ranks' samples among themselves. Then they
+repeat the interrupted step with the same samples, so that the batch is unchanged. An interrupted evaluation or save is
+repeated too.
 
-A joining rank builds the model and everything else, makes a few passes without using the results, and waits. All ranks
-let it join after the same step, because the sum that they compute in each step reports a newer attempt.
+A joining rank builds the model and everything else, makes a few passes without using the results, and waits. The other
+ranks sum numbers in each step, and the sum reports a newer attempt. So all of them let the rank join after the same
+step.
 """
 
 from __future__ import annotations
@@ -47,14 +48,17 @@ from trainloop.state import restore_stateful
 from trainloop.tasks import Task
 from trainloop.trainer import Agreed, Hook, Trainer
 
-#: Passes of a joining rank. DDP reorders its buckets in the second pass's forward, which is collective.
+#: Passes that a joining rank makes alone. In the second forward pass DDP reorders its buckets, which is collective.
 _REHEARSALS = 2
 
 
 def ways(
     config: Config,
 ) -> tuple[Callable[..., AbstractContextManager[World]], Callable[[Config, Any], Trainer]]:
-    """Returns the context in which ranks join, and the trainer's class; both can continue if the run can."""
+    """Returns the context in which ranks join the group, and the trainer's class.
+
+    If the run can continue in its processes, these are the ones that support it.
+    """
     _, size, local_rank, _ = environment()
     if size == 1:
         return joined_for_good, Trainer
@@ -71,7 +75,7 @@ def ways(
 
 
 class ContinuedTrainer(Trainer):
-    """This trainer trains as `Trainer` does, through attempts that are continued."""
+    """This trainer trains like `Trainer`, but continues from one attempt into the next."""
 
     world: ContinuingWorld
 
@@ -96,7 +100,7 @@ class ContinuedTrainer(Trainer):
         if not self.world.is_alone:
             super().prepare()
             return
-        config = self.config  # the state comes from the ranks that train
+        config = self.config  # without resuming, because the state comes from the ranks that train
         anew = config.checkpoint.model_copy(update={"resume": False, "start_from": None})
         self.config, memory = config.model_copy(update={"checkpoint": anew}), self.memory
         self.memory = NothingInMemory()  # until this rank has a state
@@ -121,7 +125,7 @@ class ContinuedTrainer(Trainer):
             try:
                 return self._go_on(again)
             except Exception as error:
-                # Garbage from a broken collective can cause other errors too, such as in a hook's own collectives.
+                # Garbage from a broken collective can cause any error, for example in a hook's own collectives.
                 if not self.continuing.broken:
                     raise
                 print(f"rank {self.world.rank}: interrupted after step {self.state.step}: {error!r}", file=sys.stderr)
@@ -130,8 +134,8 @@ class ContinuedTrainer(Trainer):
             again = True
 
     def _go_on(self, again: bool) -> bool:
-        """Train to the end; with `again` an evaluation or a save may be due before the next step."""
-        # If this attempt hasn't made a step yet, the evaluation and the checkpoint may exist already.
+        """Train until the run ends. If `again` is true, an evaluation or a save may be due before the next step."""
+        # If this attempt hasn't made a step yet, the evaluation and the checkpoint may already exist.
         between = self.memory.resumed or self.state.step > self._started_at
         stop = again and between and self._between_steps()
         while self.state.step < self.state.total and not stop:
@@ -143,7 +147,7 @@ class ContinuedTrainer(Trainer):
             stop = stop or self._between_steps()
         while True:
             stopped = self._end(stopped=stop or self.evaluate())
-            # No rank leaves before all ranks get here, because it may have to help others, such as ranks that join.
+            # No rank leaves before all ranks get here, because it may have to form a group with a rank that joins.
             last = self.world.summing([])
             last()
             if stopped or not last.newer:
@@ -154,17 +158,17 @@ class ContinuedTrainer(Trainer):
                 return True
 
     def _others_join(self) -> bool:
-        """Returns whether a newer attempt begins after this step; the result is equal on all ranks."""
+        """Returns whether a newer attempt begins after this step; the result is the same on all ranks."""
         if self.continuing.able and self.memory.obstacle is not None:
             self._say_whether_able()
-        # Before that, DDP must reorder its buckets among the ranks that have begun together.
+        # Ranks that began together need two steps before another rank can join, because DDP reorders its buckets.
         return self._summed is not None and self._summed.newer and self.state.step > self._started_at + 1
 
     def _agree(self, fetched: Fetched) -> Agreed:
         summed = super()._agree(fetched)
         assert isinstance(summed, Summed)
         self._summed = summed
-        # Unchecked, because DDP expects a backward after a forward. The check follows the backward.
+        # The group is checked only after the backward pass, because DDP expects one after each forward pass.
         return summed.unchecked
 
     def _forward_backward(self, rule: UpdateRule, fetched: Fetched, agreed: Agreed) -> torch.Tensor:
@@ -174,9 +178,9 @@ class ContinuedTrainer(Trainer):
         if self._reads() and self.world.device.type != "cpu":
             torch.accelerator.synchronize()  # because the device's numbers are read now, and may be garbage
         if self.judge.loss is not None and self.world.replicas > 1:
-            mean = self.judge.loss()  # needs all replicas, while the rest of the step needs only this replica
+            mean = self.judge.loss()  # computed now, because it needs all replicas, and the later work only this one
             self.judge.loss = lambda: mean
-        self.continuing.commit()  # before the step is judged or made: the gradients may be garbage
+        self.continuing.commit()  # raises, before the step is judged or made, if the gradients may be garbage
         return loss
 
     def _passes(self, rule: UpdateRule, fetched: Fetched, agreed: Agreed) -> torch.Tensor:
@@ -200,7 +204,7 @@ class ContinuedTrainer(Trainer):
         self.continuing.committed()
         self.strategy.advanced()
         known = (self._evaluated, self._all_evaluated, self._all_saved)
-        # After a rollback, steps that these numbers include are repeated.
+        # After a rollback, steps up to these numbers may be repeated, so the numbers don't count then.
         self._evaluated, self._all_evaluated, self._all_saved = (n if n < self.state.step else -1 for n in known)
         self._hooks_due = bool(self.after_step)
 
@@ -215,7 +219,7 @@ class ContinuedTrainer(Trainer):
         if self._all_evaluated == self.state.step:
             return False
         if self._evaluated == self.state.step:
-            # Other ranks haven't evaluated, and need this rank's part. This rank has already written the results.
+            # This rank has evaluated and written the results, but others haven't evaluated, and need this rank's part.
             self._enter("evaluate", self.config.evaluation.seconds)
             self.replica.settle(self.optimizer)
             stopped = self.evaluator.evaluate(lambda: self._stop_requested) is None
@@ -254,7 +258,7 @@ class ContinuedTrainer(Trainer):
                     raise
 
     def _make_whole(self) -> bool:
-        """Go back to the end of the last step that was made; returns whether this rank has the state at that point."""
+        """Return to the end of the last step that was made; returns whether this rank has the state at that point."""
         if self.world.is_alone:
             return False
         whole = self._hooks_due or not self.memory.half_made
@@ -274,11 +278,11 @@ class ContinuedTrainer(Trainer):
         self.exchange.skip()
         self.judge.loss = None
         if self._cut_off:
-            # A failed collective of the task may have left this flag set.
+            # `_cut_off` is still set if a collective within a pass, for example the task's, has failed.
             self._cut_off = False
             self.strategy.drop_pass(self.rehearse)
         if self.continuing.broken and self.replica.wrapped and self.state.step <= self._started_at + 1:
-            # A joining rank has already reordered its buckets, but this rank may not have made enough steps for that.
+            # A joining rank has already reordered its buckets, but this rank may have made too few steps to do so.
             for _ in range(_REHEARSALS):
                 self.rehearse()
         if not self.memory.half_made and not self.strategy.unfinished:
@@ -286,13 +290,13 @@ class ContinuedTrainer(Trainer):
         return not self.memory.half_made
 
     def _change(self, changing: Callable[[], None]) -> None:
-        """Let the optimizer's step begin, unless the group has broken since the passes."""
+        """Let the optimizer's step begin, unless the group has broken after the passes."""
         if self.continuing.commits:
             start.check()
         changing()
 
     def _give(self) -> dict[str, Any]:
-        """Returns the state (this rank's part if it is sharded), for a rank that lacks it."""
+        """Returns the state, to be sent to a rank that lacks it; if the state is sharded, this rank's part of it."""
         return {
             "model": local(self.replica.model.state_dict()),
             "optimizer": self.strategy.optimizer_state(),
@@ -325,14 +329,14 @@ class ContinuedTrainer(Trainer):
         if self.strategy.seeds_again(anew=self.continuing.anew):
             seeding.seed_all(self.config.seed.value, seeding.RANK, self.world.data_rank, self.state.step)
         else:
-            # This rank has drawn random numbers for this step, which it hadn't made.
+            # This rank hadn't made this step, but it has drawn the step's random numbers.
             own = self.memory.random_after(self.state.step)
             generators.restore(generators.as_tensor(self._random) if own is None else own, self.world.device)
         if not state["unfinished"]:
             self.memory.loaded()
 
     def _begin_anew(self) -> None:
-        """Prepare for the first step in a new group, in which all ranks have made the same step."""
+        """Prepare for the first step in a new group, in which all ranks are at the same step."""
         attempt, present, state = self.continuing.attempt, self.world.present, self.state
         os.environ["TRAINMASTER_ATTEMPT"] = str(attempt)
         self.continuing.able = self.continuing.obstacle is None  # the state in memory is set up below
@@ -345,7 +349,7 @@ class ContinuedTrainer(Trainer):
         self.log.attempt = attempt
         self._share_out(present)
         self.loader.start(state.position, state.place)
-        # The window restarts, because the lost ranks' numbers since the last line are lost.
+        # The window restarts, because the numbers that lost ranks collected since the last line are gone.
         self._window, self._ended = Window(), None
         nodes, absent = self.world.gather(platform.node()), sorted(set(range(self.world.size)) - set(present))
         if not absent:
@@ -364,14 +368,14 @@ class ContinuedTrainer(Trainer):
 
     def _is_written(self) -> bool:
         """Returns whether the run's metrics contain the evaluation after this step."""
-        # Imported on use.
+        # Imported on use, because few runs need it.
         from trainloop.report import read_metrics
 
         lines = read_metrics(self.log.file) if self.log.file.exists() else []
         return any(line.get("kind") == "evaluation" and line.get("step") == self.state.step for line in lines)
 
     def _mend(self) -> None:
-        """Bring this rank's shards to the step of all ranks; this completes a step that lacked only some weights."""
+        """Bring all ranks' shards to the same update. This completes a step in which only weights were missing."""
         unfinished = self.strategy.unfinished
         self.strategy.mend(self.state.updates)
         if unfinished:
@@ -381,7 +385,7 @@ class ContinuedTrainer(Trainer):
             self.memory.loaded()
 
     def _share_out(self, present: Sequence[int]) -> None:
-        """Share out absent ranks' samples among the present ranks, in proportion to those ranks' own samples."""
+        """Divide absent ranks' samples among the present ranks, in proportion to the present ranks' own samples."""
         weights = self.balancer.weights
         everyone = len(present) == self.world.size
         self.balancer = build_balancer(self.config.balance, self.world) if everyone else Balancer(weights)
@@ -390,7 +394,7 @@ class ContinuedTrainer(Trainer):
         self.loader.weights = [weight if rank in there else 0.0 for rank, weight in enumerate(weights)]
 
     def _adopt_checkpoint(self, checkpoints: Checkpointer) -> None:
-        """Count this step's checkpoint as saved if all ranks know that, or if all writers have completed it."""
+        """Count this step's checkpoint as saved if all ranks know of it, or if all writers have completed it."""
         step, own = self.state.step, ""
         if checkpoints.is_writer:
             # Checkpoints from an older run don't count.

@@ -1,8 +1,8 @@
-"""The world of a continued run stays constant while ranks are lost and others join, as the agent assigns.
+"""The world of a continued run stays the same while ranks are lost and other ranks join.
 
-`rank` and `size` never change (see `continuing`). Once the group has broken, `World`'s collectives raise
-GroupLostError, so that nobody uses their results. In a gather, absent ranks get the lowest present rank's values. In a
-sum, absent ranks count as zero. Until a joining rank has joined, it sums and gathers only its own values.
+`rank` and `size` never change (see `continuing`). Once the group has broken, the world's collectives raise
+GroupLostError, so that nobody uses their results. In a gather, the lowest present rank's values replace those of absent
+ranks. In a sum, absent ranks count as zero. Until a joining rank has joined, it sums and gathers only its own values.
 """
 
 from __future__ import annotations
@@ -29,12 +29,15 @@ from trainloop.distributed.world import DistributedSettings, PreflightCheck, Wor
 from trainloop.progress import Progress
 
 T = TypeVar("T")
-#: Seconds between two checks whether the run has ended, and seconds in which all idle ranks must notice that.
+#: Seconds between two checks whether the run has ended, and seconds that idle ranks get to notice its end.
 _PAUSE, _KNOWN_WITHIN = 0.2, 5.0
 
 
 class Summed:
-    """This is a running sum over the present ranks. A call waits for the sum; then `newer` is equal on all ranks."""
+    """This is a sum over the present ranks that is under way.
+
+    Calling it waits for the sum and returns it. After that, `newer` is the same on all ranks.
+    """
 
     def __init__(self, waited: Callable[[], list[float]]) -> None:
         self._waited = waited
@@ -48,7 +51,7 @@ class Summed:
         return numbers
 
     def unchecked(self) -> list[float]:
-        """Returns the sum, which is garbage if the group has broken. A finished sum never changes."""
+        """Waits for the sum and returns it. It is garbage if the group has broken. Once returned, it never changes."""
         if self._numbers is None:
             *self._numbers, newer = self._waited()
             self.newer = newer > 0
@@ -57,7 +60,7 @@ class Summed:
 
 @dataclass(frozen=True, kw_only=True)
 class ContinuingWorld(World):
-    """In a continuing world ranks may be absent."""
+    """A continuing world is one in which ranks may be absent."""
 
     continuing: Continuing
 
@@ -113,12 +116,12 @@ class ContinuingWorld(World):
 
 @contextmanager
 def joined(settings: DistributedSettings, check: PreflightCheck | None = None) -> Iterator[ContinuingWorld]:
-    """Join as `world.joined` does, in a group that can be formed again.
+    """Join like `world.joined`, but in a group that can be formed again.
 
     A rank that joins a running attempt starts alone.
 
-    The group isn't left at the end, because the first rank to leave would break collectives that others wait for. The
-    process ends anyway.
+    The group isn't left when the `with` body ends, because the first rank to leave would break collectives for which
+    other ranks wait, and the process is about to end.
     """
     start.install()
     rank, size, local_rank, local_size = environment()
@@ -144,7 +147,7 @@ class Idle:
         self._ended: Store | None = None
 
     def __call__(self, order: Order) -> None:
-        """Wait idle in an attempt; called repeatedly. Raises SystemExit when the run has ended."""
+        """Continue to wait in an attempt; called repeatedly. Raises SystemExit when the run has ended."""
         if order.attempt != self._attempt:
             self._attempt = order.attempt
             threading.Thread(target=self._attend, args=(order,), daemon=True, name="attending").start()
@@ -167,7 +170,7 @@ class Idle:
 
 
 def end_idle(continuing: Continuing) -> None:
-    """Report the run's end to idle ranks; the lowest training rank calls it when all are at the end."""
+    """Report to idle ranks that the run has ended; the lowest training rank calls this after all ranks' last step."""
     group, store = continuing.membership.group, continuing.store
     if group is not None and store is not None and group.idle:
         with suppress(RuntimeError, OSError):

@@ -1,8 +1,9 @@
 """The present ranks form a group again, in their own processes, and send the state to the ranks that lack it.
 
 They meet in a store that the lowest living rank serves at the attempt's address and port. Ranks connect only when all
-have arrived. So if a rank dies earlier, the others needn't wait for a timeout, because the next attempt's assignment
-ends the waiting. A rank whose unit (`membership`) is incomplete waits for an attempt in which the unit is complete.
+have arrived. So if a rank dies before that, the other ranks needn't wait for a timeout, because they stop waiting when
+the next attempt is assigned. A rank whose unit (`membership`) is incomplete waits for an attempt in which the unit is
+complete.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from trainloop.continuing.start import GroupLostError
 from trainloop.continuing.store import Client, Server
 from trainloop.recovery.encoding import Encoded, decode
 
-#: Seconds that a rank with a broken group waits for the next attempt. Its agent stops it sooner if none comes.
+#: Seconds that a rank with a broken group waits for the next attempt. If none comes, its agent stops the rank sooner.
 PATIENCE = 20.0
 #: Seconds that a rank waits for the other ranks of an attempt, each of which first ends its current step, evaluation
 #: or save. A newer attempt ends the waiting.
@@ -49,26 +50,27 @@ class Continuing:
         self.rank, self.size, self.joins = rank, size, joins
         self.groups = list[Group]()
         self.membership = Membership(rank, None if joins else Order(attempt, size))
-        #: Whether a loop checks after each step that the step was made. Failures are swallowed only in that case.
+        #: Whether a loop checks after each step that the step was made. Failures are swallowed only if it does.
         self.able = False
         #: Whether a loop already uses this object.
         self.has_loop = False
-        #: Called from any thread before a fault ends collectives, so that work queued behind them changes nothing.
+        #: Called, from any thread, before collectives are ended after a fault, so that work queued behind them changes
+        #: nothing.
         self.hold: Callable[[], None] = lambda: None
-        #: Whether some rank of this rank's unit had no state or an old one when the ranks met.
+        #: Whether any rank of this rank's unit had no state, or an old state, when the ranks met.
         self.anew = joins
         self._unit = 1
         #: Whether this rank is committed to a step with its unit, and the order that must wait until the step ends.
         self.commits = False
         self._put_off: Order | None = None
-        #: The reason if this rank can't continue because of its groups.
+        #: Why this rank's groups prevent it from continuing; None if they don't.
         self.obstacle: str | None = None
         self._accelerator, self._timeout = accelerator, timeout
-        #: Set when a group is formed, because a script may choose its device after creating the group.
+        #: The device, which is set when a group is formed, because a script may choose it after creating the group.
         self._device: torch.device | None = None
         self._reals = list[Real]()
         self._forming: Sequence[Real] | None = None
-        #: The store in which the group's ranks met; None if they began together and use torch's store.
+        #: The store in which the group's ranks met; None if they began together, and so met in torch's store.
         self.store: Client | None = None
         #: Why the group broke, as text, because an exception's traceback would keep the real group alive.
         self._error = ""
@@ -82,12 +84,15 @@ class Continuing:
 
     @property
     def attempt(self) -> int:
-        """Returns the attempt of this rank's group, or 0 if there is no group."""
+        """Returns the attempt of this rank's group, or 0 if the rank has no group."""
         return 0 if self.membership.group is None else self.membership.group.attempt
 
     @property
     def present(self) -> tuple[int, ...]:
-        """Returns the ranks that train now, or all ranks until this rank has joined, because it rehearses its part."""
+        """Returns the ranks that train now.
+
+        Until this rank has joined, returns all ranks, so that it rehearses its usual part of a step.
+        """
         group = self.membership.group
         return tuple(range(self.size)) if group is None else group.present
 
@@ -114,12 +119,12 @@ class Continuing:
         stopped: Callable[[], bool] = lambda: False,
         idle: Callable[[Order], None] = lambda order: None,
     ) -> int:
-        """Leave the group, and form the newest attempt's; returns the step after which all ranks continue.
+        """Leave the group, and form the newest attempt's group; returns the step after which all ranks continue.
 
-        `step` is the last step that this rank has made, or `NO_STATE`. `give` returns the state after that step, made
-        of plain values and tensors, and `load` loads another rank's state. While the rank's unit is incomplete, `idle`
-        is called repeatedly with the order. Raises GroupLostError if no attempt comes, ValueError if no complete unit
-        has the state, and SystemExit if the rank was replaced or `stopped`.
+        `step` is the last step that this rank has made, or `NO_STATE`. `give` returns the state after that step, which
+        consists of plain values and tensors, and `load` loads another rank's state. While the rank's unit is
+        incomplete, `idle` is called repeatedly with the order. Raises GroupLostError if no attempt comes, ValueError if
+        no complete unit has the state, and SystemExit if the rank was replaced or `stopped` returns true.
         """
         self.committed()
         while True:
@@ -180,9 +185,9 @@ class Continuing:
             return order
 
     def _finish_together(self) -> None:
-        """Wait until all ranks have finished with the group, unless it is broken.
+        """Wait until no rank needs the group any longer, unless it is broken.
 
-        NCCL's messages may still be on their way when the sender has finished.
+        When a sender has finished, NCCL's messages may still be on their way.
         """
         if self._accelerator and self._reals and not self.membership.broken:
             gloo = self._reals[0].of(torch.device("cpu"))
@@ -195,7 +200,8 @@ class Continuing:
         """Returns the result of `do`.
 
         `do` runs in a thread, because gloo can't be interrupted and can miss a broken connection (see `real`). Raises
-        RuntimeError if `do` fails, or as soon as `is_over` returns true; the thread then ends by its timeout.
+        RuntimeError if `do` fails, or as soon as `is_over` returns true. In the latter case, the thread runs on until
+        `do` times out.
         """
         made, problem = list[Any](), list[str]()
 
@@ -234,12 +240,12 @@ class Continuing:
         return store, reals
 
     def _name(self, group: Group) -> str:
-        """Returns a group's name, which is equal on all its members and differs between their groups."""
+        """Returns a group's name, which is the same on all members of the group, and unique among their groups."""
         before = self.groups[: self.groups.index(group)] if group in self.groups else self.groups
         return f"{group.ranks}-{sum(each.ranks == group.ranks for each in before)}"
 
     def _connected(self, store: Store, members: Sequence[int], timeout: timedelta) -> Real:
-        """Returns the real group of these global ranks, which are numbered in the given order."""
+        """Returns the real group of these global ranks; their order decides their numbers in the group."""
         listener, place = Listener(), members.index(self.rank)
         store.set(f"address-{place}", listener.address)
         addresses = store.multi_get([f"address-{each}" for each in range(len(members))])
@@ -292,7 +298,8 @@ class Continuing:
                 _send(gloo, order.present.index(rank), data)
             own = sources.get(self.rank)
             taken = None if own is None else _receive(gloo, order.present.index(own))
-            # Loading drops a rank's own state, so the rank first waits until all ranks have received a state.
+            # Loading replaces a rank's own state. So the rank first waits until all ranks that lack one have received
+            # one.
             _reduce(gloo, torch.zeros(1))
             return taken
 
@@ -304,9 +311,9 @@ class Continuing:
         return newest is not None and newest.attempt > order.attempt
 
     def train_by(self, unit: int) -> None:
-        """Set the number of neighbouring ranks that hold a state together.
+        """Set the size of a unit: the number of neighbouring ranks that hold a state together.
 
-        Call this before the rank is able to continue.
+        Call this before the rank can continue.
         """
         with self._changed:
             self._unit, newest = unit, self.membership.newest
@@ -322,7 +329,7 @@ class Continuing:
             self.commits = self._unit > 1
 
     def committed(self) -> None:
-        """Record that the step was made, or was not."""
+        """End the commitment, whether or not the step was made, and process an order that had to wait for that."""
         with self._changed:
             self.commits, order = False, self._put_off
             self._put_off = None
@@ -339,7 +346,7 @@ class Continuing:
             self.membership = before.received(order)
             news = self.membership is not before
             breaks = self.membership.broken and not before.broken and self.able
-            # Read the current groups first, because the main thread may form the next ones at the same time.
+            # Read the current groups before the lock is released, because the main thread may then form the next ones.
             lost = self._in_use()
             self._changed.notify_all()
         if breaks:
@@ -349,7 +356,7 @@ class Continuing:
             self._end(self._forming or ())
 
     def _failed(self, error: Exception) -> bool:
-        """Record that a collective has failed, from any thread; returns whether the failure is swallowed."""
+        """Record, in any thread, that a collective has failed; returns whether the failure is swallowed."""
         if not self.able:
             return False
         with self._changed:
@@ -358,7 +365,7 @@ class Continuing:
             if first:
                 self._error = str(error)
             lost = self._in_use()
-        self.hold()  # even if another thread was first, because that thread may not have called it yet
+        self.hold()  # even if another thread was first, because that thread may not have called `hold` yet
         if first:
             self._break(str(error), *lost)
             shown = str(error).partition("\n")[0][:200]
@@ -372,8 +379,8 @@ class Continuing:
         return [(group, group.uses) for group in self.groups], list(self._reals)
 
     def _break(self, why: str, groups: Sequence[tuple[Group, int]], reals: Sequence[Real]) -> None:
-        """End all collectives, so that no group begins another one and nobody waits any longer."""
-        self.hold()  # before anything ends that a device waits for
+        """End all collectives, so that nobody waits for them any longer, and let no group begin another one."""
+        self.hold()  # first, because a device may be waiting for a collective that ends
         for group, uses in groups:
             group.fail(RuntimeError(why), uses)
         for real in reals:
@@ -382,7 +389,7 @@ class Continuing:
             group.give_up(RuntimeError(why), uses)
 
     def _leave(self) -> None:
-        """Drop the real groups, which no longer access memory once their last reference is gone."""
+        """Drop the real groups; when the last reference to a real group is gone, it no longer accesses memory."""
         for group in self.groups:
             group.leave()
         for real in self._reals:
@@ -394,7 +401,7 @@ class Continuing:
             real.end()
 
     def _current_device(self) -> torch.device | None:
-        """Returns the calling thread's accelerator, which is the first one in all threads but the main one."""
+        """Returns the calling thread's accelerator. In all threads but the main one, that is the first accelerator."""
         present = torch.accelerator.current_accelerator() if self._accelerator else None
         return present and torch.device(present.type, torch.accelerator.current_device_index())
 
@@ -417,5 +424,5 @@ def _receive(gloo: Any, place: int) -> torch.Tensor:
 
 
 def _wait_for(message: Any) -> None:
-    """Wait for a message, longer than gloo would by itself, because gloo applies its limit for connecting to messages too."""
+    """Wait for a message. Without this timeout, gloo would use the one for connecting, which is shorter."""
     message.wait(timedelta(seconds=WAITING))

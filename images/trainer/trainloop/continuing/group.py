@@ -1,13 +1,12 @@
-"""The process group that torch, DDP and the script see stays the same while the real one behind it changes.
+"""The process group that torch, DDP and the script see stays the same while the real group behind it changes.
 
-The group's size and rank never change. Each collective is passed to the real group of the present ranks. If a loop
-checks whether a step was made, a failure is swallowed. The failed collective and all later ones then return at once,
-with whatever their tensors contain, until there is a real group again. So a backward pass ends, and the step isn't
-made.
+The group's size and rank never change. Each collective is passed to the real group of the present ranks. A failure is
+swallowed if a loop checks whether a step was made. The failed collective and all later ones then return at once, with
+whatever their tensors contain, until there is a real group again. So a backward pass ends, and the step isn't made.
 
-Absent ranks count as zero in a reduction. In a gather their places get the lowest present rank's values. Collectives in
-which each rank has its own part (messages to one rank, all-to-all) need all ranks. They raise if a rank is absent, and
-a script that uses them can't continue.
+Absent ranks count as zero in a reduction. In a gather, the lowest present rank's values are put in their places.
+Collectives in which each rank has its own part (messages to one rank, all-to-all) need all ranks. They raise if a rank
+is absent, and a script that uses them can't continue.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from trainloop.continuing import start
 from trainloop.continuing.real import Real
 from trainloop.continuing.start import BACKEND
 
-#: The interval of checks whether an awaited collective was abandoned.
+#: How often a waiting thread checks whether the collective was abandoned.
 _LOOK_AGAIN = timedelta(milliseconds=20)
 
 Tensors = list[torch.Tensor]
@@ -63,7 +62,7 @@ class Done(Work):
 
 
 class Swallowed(Work):
-    """This is a collective of the real group that reports a failure only to the group."""
+    """This is a running collective of the real group whose failure only the group learns of, if it is swallowed."""
 
     def __init__(
         self,
@@ -81,8 +80,8 @@ class Swallowed(Work):
         self._group, self._work, self._result, self._after, self._instead = group, work, result, after, instead
         self.uses = group.uses
         self._devices: list[Any] = [device] if device.type != "cpu" else []
-        # NCCL waits on its stream. gloo doesn't allow a second wait for a message. reduce_scatter consists of several
-        # collectives, and only `wait` observes the end of all.
+        # NCCL's collectives are awaited on a stream. Gloo doesn't allow a second wait for a message. Gloo's
+        # reduce_scatter consists of several collectives, and only `wait` observes the end of all of them.
         self._can_be_given_up = is_simple and device.type == "cpu"
         self._future: Future[Any] | None = None
         self._over = threading.Lock()  # taken when the collective ends or is abandoned, and never released
@@ -106,7 +105,7 @@ class Swallowed(Work):
         return True
 
     def _wait(self, timeout: timedelta | None) -> None:
-        """Wait until the collective has ended or was abandoned. A timeout of zero means none, as in torch's C++."""
+        """Wait until the collective has ended or was abandoned. As in torch's C++, a timeout of zero means none."""
         until = time.monotonic() + timeout.total_seconds() if timeout else math.inf
         while not self._given_up:
             if self._work.is_completed():
@@ -114,7 +113,8 @@ class Swallowed(Work):
                 return
             if time.monotonic() > until:
                 raise RuntimeError(f"a collective didn't end within {timeout}")
-            with suppress(RuntimeError):  # the call above raises the collective's own error
+            # If the collective fails, the loop's next pass raises its error.
+            with suppress(RuntimeError):
                 self._work.wait(_LOOK_AGAIN)
 
     def is_completed(self) -> bool:
@@ -131,7 +131,7 @@ class Swallowed(Work):
             future: Future[Any] = self._work.get_future()
             return future  # torch's own future; DDP raises its error
         if self._future is None:
-            # The future is on the device, so that work that needs the result waits there.
+            # The future has the device, so that work that needs the result waits on the device.
             self._future = Future[Any](devices=self._devices)
             self._group.begun(self)
             self._work.get_future().add_done_callback(self._done)
@@ -147,7 +147,7 @@ class Swallowed(Work):
             self._resolve()
 
     def give_up(self, error: Exception) -> None:
-        """Abandon the collective, because the group has broken and nothing accesses the tensors any more."""
+        """Abandon the collective. The group has broken, and nothing accesses the collective's tensors any more."""
         if not self._work.is_completed() and self._over.acquire(blocking=False):
             self._fail(error)
             self._given_up = True
@@ -167,7 +167,7 @@ class Swallowed(Work):
             after()
 
     def _fail(self, error: Exception) -> bool:
-        """Returns whether the failure is swallowed."""
+        """Report a failure to the group; returns whether it is swallowed."""
         if not self._group.fail(error, self.uses):
             return False
         instead, self._instead = self._instead, None
@@ -177,7 +177,7 @@ class Swallowed(Work):
 
 
 class Group(Base):  # type: ignore[misc]
-    """This group passes collectives on to the real one. `ranks` are its global ranks, which include this rank."""
+    """This group passes collectives on to the real group. `ranks` are its global ranks, which include this rank."""
 
     def __init__(
         self,
@@ -187,20 +187,20 @@ class Group(Base):  # type: ignore[misc]
         hindered: Callable[[str], None],
         swallows: Callable[[], bool],
     ) -> None:
-        """`failed` is called for a failed collective, and returns whether the failure is swallowed.
+        """`failed` is called when a collective has failed, and returns whether the failure is swallowed.
 
-        `swallows` returns in advance whether a failure would be. `hindered` is called with the reason why the script
-        can't continue.
+        `swallows` returns whether a failure would be swallowed. `hindered` is called with a reason why the script can't
+        continue.
         """
         super().__init__(rank, len(ranks))
         self.ranks = tuple(ranks)
         self._own, self._failed, self._hindered, self.swallows = rank, failed, hindered, swallows
         self._names = ["", ""]
-        #: The number of real groups used so far, so that a late failure isn't attributed to a newer one.
+        #: The number of real groups used so far, by which a late failure is attributed to the right one.
         self.uses = 0
         #: The real group; None if this rank is alone, or its real group has broken.
         self._real: Real | None = None
-        #: The present ranks, as numbers within this group, ascending.
+        #: The present ranks in ascending order, as numbers within this group.
         self.members: tuple[int, ...] = ()
         self._under_way = set[Swallowed]()
         self._given_up = 0  # `uses` of the newest real group that was abandoned
@@ -211,7 +211,7 @@ class Group(Base):  # type: ignore[misc]
         self.members, self._real = tuple(members), real
 
     def leave(self) -> Real | None:
-        """Drop the real group; returns the last reference to it."""
+        """Drop the real group; returns this group's reference to it."""
         real, self._real = self._real, None
         return real
 
@@ -234,7 +234,7 @@ class Group(Base):  # type: ignore[misc]
         self._under_way.discard(work)
 
     def give_up(self, error: Exception, uses: int) -> None:
-        """Fail the collectives that the closed real group numbered `uses` has forgotten."""
+        """Fail the collectives that are still under way in the closed real group numbered `uses` or in earlier ones."""
         self._given_up = max(self._given_up, uses)
         for work in list(self._under_way):
             if work.uses <= uses:
@@ -242,7 +242,7 @@ class Group(Base):  # type: ignore[misc]
 
     @property
     def is_alone(self) -> bool:
-        """Returns whether collectives are skipped."""
+        """Returns whether there is no real group, so that collectives are skipped."""
         return self._real is None
 
     @property
@@ -259,7 +259,8 @@ class Group(Base):  # type: ignore[misc]
     getSize, getRank = size, rank
 
     def getBackendName(self) -> str:
-        return BACKEND  # given gloo's or NCCL's name, torch would expect this group to contain their groups
+        # If it were gloo's or NCCL's name, torch would expect this group to contain a gloo or NCCL group.
+        return BACKEND
 
     def setGroupName(self, name: str) -> None:
         self._names[0] = name
@@ -326,7 +327,7 @@ class Group(Base):  # type: ignore[misc]
 
     def gather(self, outputs: list[Tensors], inputs: Tensors, opts: Any) -> Work:
         if self._real is not None and opts.rootRank not in self.members:
-            return Done(outputs)  # the rank that asks for it is absent
+            return Done(outputs)  # the rank that would receive the values is absent
         opts.rootRank = self._place_of(opts.rootRank)
         gathered = [[each[member] for member in self.members] for each in outputs]
         filled, alone = self._filled(outputs), _own(outputs, inputs)
@@ -357,7 +358,7 @@ class Group(Base):  # type: ignore[misc]
     _reduce_scatter_base, reduce_scatter_tensor_coalesced = reduce_scatter_single, reduce_scatter_single_coalesced
 
     def _each(self, collective: Callable[..., Work], outputs: list[Any], inputs: list[Any], *opts: Any) -> Work:
-        """Run a collective of lists for each tensor, because not all backends support several tensors."""
+        """Run a collective once for each tensor in the lists, because some backends don't support several tensors."""
         works = [collective([output], [value], *opts) for output, value in zip(outputs, inputs, strict=True)]
         for work in works[:-1]:
             work.wait()
@@ -397,7 +398,7 @@ class Group(Base):  # type: ignore[misc]
             raise RuntimeError(f"{what} needs all ranks, and not all are present")
 
     def _filled(self, outputs: list[Tensors]) -> Callable[[], None] | None:
-        """Returns a function to call later that fills the absent ranks' places; None if all ranks are present."""
+        """Returns a function that fills the absent ranks' places after a gather; None if all ranks are present."""
         if self.is_whole or not self.members:
             return None
 
@@ -412,9 +413,10 @@ class Group(Base):  # type: ignore[misc]
     def _reduction(
         self, opts: Any, tensors: Tensors, kind: Any = dist.AllreduceOptions
     ) -> tuple[Any, Callable[[], None] | None]:
-        """Returns the options of a reduction among the present ranks, and a function that turns a sum into a mean.
+        """Returns the options of a reduction among the present ranks, and a function to call after it, or None.
 
-        A mean divides by the number of all ranks, because the present ranks process the absent ranks' samples.
+        If a mean is requested and ranks are absent, the reduction is a sum, and the function divides it by the number
+        of all ranks, because the present ranks process the absent ranks' samples.
         """
         opts = kind() if opts is None else opts
         if self.is_whole or opts.reduceOp != dist.ReduceOp.AVG:
@@ -428,7 +430,7 @@ class Group(Base):  # type: ignore[misc]
         return opts, divide
 
     def _place_of(self, rank: int) -> int:
-        """Returns a rank's number in the real group; 0 for an absent one."""
+        """Returns a rank's number in the real group; 0 if the rank is absent."""
         return self.members.index(rank) if rank in self.members else 0
 
     def _pass(
@@ -451,8 +453,8 @@ class Group(Base):  # type: ignore[misc]
                     real.begun(work, has_end=is_simple)
                 return Swallowed(self, work, device, result, after, alone, is_simple=is_simple)
             except RuntimeError as error:
-                # When called, gloo raises only for bad arguments (except for messages), but NCCL also raises for a lost
-                # peer.
+                # When a collective is called, gloo raises only if an argument is bad, but NCCL also raises if a peer is
+                # lost. Messages can raise for a lost peer with either.
                 if not is_message and device.type == "cpu":
                     raise
                 if not self.fail(error, self.uses):
@@ -463,7 +465,7 @@ class Group(Base):  # type: ignore[misc]
 
 
 def _own(outputs: list[Tensors], inputs: Tensors) -> Callable[[], None]:
-    """Returns a function that puts this rank's own value in all places if a collective is skipped."""
+    """Returns a function that puts this rank's own value in all places; it is called if a collective is skipped."""
 
     def alone() -> None:
         for each, own in zip(outputs, inputs, strict=False):

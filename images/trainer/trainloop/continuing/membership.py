@@ -1,25 +1,28 @@
-"""A rank's knowledge of attempts decides which group it forms next. This module uses no clock, thread or socket.
+"""A rank's knowledge of attempts decides which group the rank forms next.
 
-Two rules prevent two groups from training at the same time. First, a rank forms only the newest attempt that it knows,
-each at most once, and then takes no part in older attempts. Second, a group's step needs all of its members. Every
-attempt shares a member with the previous attempt. So of two groups, one lacks a member that has left for the other.
+This module uses no clock, thread or socket.
 
-When a group breaks, its ranks may be a step apart, because only some have completed the last reduction. When they have
-met, they compare steps: the newest state is used, and ranks that lack it receive it. If only a lost rank had made a
+Two rules prevent two groups from training at the same time. First, a rank only forms the group of the newest attempt
+that it knows, at most once per attempt, and then takes no part in older attempts. Second, a group's step needs all of
+its members. Every attempt shares a member with the previous attempt. So if two groups exist, one of them lacks a member
+that has left for the other, and can't train.
+
+When a group breaks, its ranks may be a step apart, because only some have completed the last reduction. When they meet
+again, they compare steps: the newest state is used, and ranks that lack it receive it. If only a lost rank had made a
 step, the step is repeated.
 
-If a state is sharded, the ranks of a unit hold it together, and an incomplete unit doesn't train. The state of its
-ranks becomes old, and a rank that missed an order doesn't notice that. So only units in which all ranks have a state
-are asked for the newest step. A lost rank comes back without a state. So if all ranks of a unit have a state, the unit
-was complete in each attempt since it got that state. Such a unit is the member that an attempt shares with the previous
-one.
+If a state is sharded, the ranks of a unit hold it together, and an incomplete unit doesn't train. While it doesn't, its
+ranks' state becomes old, and a rank that missed an order doesn't notice that. So only the steps of units in which all
+ranks have a state are compared. A lost rank comes back without a state. So if all ranks of a unit have a state, the
+unit was complete in each attempt since it got that state. Such a unit is the member that an attempt shares with the
+previous attempt.
 
-A rank that lacks its part of a state gets the part from the rank at the same place in another unit. If no unit had the
-newest step at some place (a torn step), nobody could continue. To prevent that, a unit makes each step together. When a
-rank has received everything from other units, it commits, and then runs one more collective within its unit (for the
-gradient's norm). The rank makes the step if the collective succeeds, which means that the complete unit has committed.
-Until then a rank postpones orders that leave its unit complete. So only the loss of a member can break the collective,
-and then the unit is incomplete.
+A rank that lacks its part of a state gets the part from the rank at the same place in another unit. If some place in
+all units lacked the newest step (a torn step), nobody could continue. To prevent that, a unit makes each step together.
+When a rank has received everything from other units, it commits, and then runs one more collective within its unit (for
+the gradient's norm). If the collective succeeds, the complete unit has committed, and the rank makes the step. Until
+then a rank postpones orders in which its unit stays complete. So the collective can only break if a member is lost, and
+then the unit is incomplete.
 """
 
 from __future__ import annotations
@@ -35,10 +38,10 @@ NO_STATE = -1
 
 @dataclass(frozen=True)
 class Membership:
-    """A membership is one rank's knowledge of attempts; methods that change it return a new membership."""
+    """A membership is what one rank knows about attempts. It is immutable: methods return a changed membership."""
 
     rank: int
-    #: The group that this rank trains in, if any.
+    #: The attempt in whose group this rank trains; None if there is none.
     group: Order | None = None
     #: The newest attempt that was assigned.
     newest: Order | None = None
@@ -48,7 +51,7 @@ class Membership:
     broken: bool = False
 
     def received(self, order: Order) -> Membership:
-        """Process an order, which may be new, old, or already known."""
+        """Process an order, which may be newer or older than the newest known one, or the same."""
         if self.newest is not None and order.attempt <= self.newest.attempt:
             return self
         lost = self.group is not None and not {*self.group.present} <= {*order.present}
@@ -75,7 +78,7 @@ class Membership:
         return self.group is not None and self.newest is not None and self.rank in self.newest.absent
 
     def meets(self, order: Order) -> Membership:
-        """Leave the group to meet the others of `order`."""
+        """Leave the group to meet the other ranks of `order`."""
         return replace(self, tried=order.attempt, broken=True)
 
     def formed(self, order: Order) -> Membership:
@@ -87,9 +90,10 @@ class Membership:
 
 
 def exchange(steps: Mapping[int, int], unit: int = 1) -> tuple[int, dict[int, int]]:
-    """Returns the newest step of the complete units that have met, and a source for each rank that lacks its state.
+    """Returns the newest step of the ranks that have met, and a source for each rank that lacks the state after it.
 
-    The source is the lowest rank at the same place with that state. Raises ValueError if no rank has the state.
+    Only units in which every rank has a state count. The source is the lowest rank at the same place in its unit that
+    has the newest state. Raises ValueError if there is none for some place.
     """
     lacking = {rank // unit for rank, step in steps.items() if step == NO_STATE}
     known = {rank: step for rank, step in steps.items() if rank // unit not in lacking}

@@ -21,7 +21,7 @@ _MOST_RANKS = 1_000_000
 class Order:
     """An order describes one attempt: the ranks of its group, and their meeting point.
 
-    Neighbouring ranks that hold a state together are a `unit`: they train together, or not at all.
+    `unit` is the number of neighbouring ranks that hold a state together. These ranks train together or not at all.
     """
 
     attempt: int
@@ -49,7 +49,7 @@ class Order:
 
 
 def parse(text: str) -> Order | None:
-    """Returns the order in a file's text; None if it contains none."""
+    """Returns the order in a file's text; None if the text is no valid order."""
     try:
         data: Any = json.loads(text)
         attempt, size, absent, master, port = (data[name] for name in _FIELDS)
@@ -63,16 +63,17 @@ def parse(text: str) -> Order | None:
 
 
 class Orders:
-    """This class reads orders in a thread, and calls `received` with each."""
+    """This class reads orders in a thread, and calls `received` with each order."""
 
     def __init__(self, file: Path, rank: int, received: Callable[[Order], None]) -> None:
         self._file, self._received = file, received
-        # The FIFO is opened for writing too, so that opening doesn't wait for a writer, and reading never ends.
+        # The FIFO is opened for writing too, so that opening doesn't wait for a writer, and there is never an
+        # end-of-file.
         self._fifo = os.open(f"{file}.{rank}", os.O_RDWR | os.O_CLOEXEC)
         threading.Thread(target=self._follow, daemon=True, name="orders").start()
 
     def read(self) -> Order | None:
-        """Returns the order in the file."""
+        """Returns the order in the file; None if the file has no valid order."""
         try:
             return parse(self._file.read_text())
         except (OSError, UnicodeDecodeError):

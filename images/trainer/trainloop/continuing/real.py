@@ -1,13 +1,13 @@
 """A real group connects the present ranks by gloo, and on a GPU also by NCCL. Any thread can end it.
 
 Ending the group must wake threads that wait in a collective. NCCL's abort wakes them, but gloo's doesn't (torch 2.13).
-So the group's own connections are shut down, which makes running collectives fail here and at the peers. The
-connections are identified by gloo's listening ports, which the ranks exchange before they connect.
+So the group's gloo connections are shut down, which makes running collectives fail here and at the peers. The
+connections are recognised by gloo's listening ports, which the ranks exchange before they connect.
 
 Gloo forgets a message that is partly sent or received when its connection breaks (torch 2.13, `signalException` in
-tcp/pair.cc). The collective then doesn't fail before its timeout, so nobody relies on gloo alone. When a group's
-connections are closed, nothing accesses a tensor any more, and `Group.give_up` ends the remaining collectives. The real
-group is then kept, because its destructor would wait for the forgotten collective.
+tcp/pair.cc). The collective then fails only at its timeout, so we don't rely on gloo alone. When a group's connections
+are closed, nothing accesses a tensor any more, and `Group.give_up` ends the remaining collectives. After that, a
+reference to the real group is kept, because its destructor would wait for the forgotten collective.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore
 
-#: The maximum number of gloo devices to create until the address of one is known.
+#: How many gloo devices to create at most, until the address of one of them is known.
 _TRIES = 3
 #: Seconds that gloo may need to close connections after their shutdown, and to fail the collectives on them.
 _CLOSING, _FAILING = 0.25, 0.02
 
 
 class Listener:
-    """A listener is a gloo device, which listens from its creation on, before there is a group."""
+    """A listener is a gloo device, which listens as soon as it is created, before there is a group."""
 
     def __init__(self) -> None:
         interface = os.environ.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]
@@ -41,7 +41,7 @@ class Listener:
             before = set(_listening())
             self.device: Any = gloo.create_device(interface=interface) if interface else gloo.create_default_device()
             new = set(_listening()) - before
-            #: The listening address, or "" if it is unknown because other sockets began to listen at the same time.
+            #: The listening address. It is "" if other sockets began to listen at the same time, so that it is unknown.
             self.address = new.pop() if len(new) == 1 else ""
             if self.address:
                 break
@@ -63,10 +63,10 @@ class Real:
         timeout: timedelta,
         waits: timedelta,
     ) -> None:
-        """Connect to all ranks of the group, which also connect, within `timeout`; `waits` is a collective's timeout.
+        """Connect to all ranks of the group within `timeout`; all ranks must call this. Raises RuntimeError on failure.
 
-        `addresses` are all ranks' `Listener.address`. `backend` handles an accelerator's tensors. It connects now if
-        the `device` is known, else in its first collective. Raises RuntimeError.
+        `waits` is the timeout of a collective. `addresses` are all ranks' `Listener.address`. `backend` handles an
+        accelerator's tensors. It connects now if `device` is given, and otherwise in its first collective.
         """
         self.rank, self.size = rank, size
         self._addresses, self._own = frozenset(addresses), listener.address
@@ -76,8 +76,8 @@ class Real:
         gloo: Any = dist.ProcessGroupGloo(PrefixStore("gloo", store), rank, size, options)
         gloo._set_default_timeout(waits)
         self._backends: dict[str, Any] = {"cpu": gloo}
-        self._works = list[Any]()  # gloo's collectives, some still running
-        self._are_all = True  # whether `_works` lists all of them
+        self._works = list[Any]()  # gloo's collectives that may still be running
+        self._are_all = True  # whether `_works` lists all collectives
         self._closing, self._closed_by = set[str](), 0.0
         if backend:
             self._store = torchs_store(store, rank, listener)
@@ -88,7 +88,7 @@ class Real:
         return self._backends[device.type]
 
     def end(self) -> None:
-        """Fail all running collectives, except those that gloo forgets. Any thread may call it, more than once."""
+        """Make all running collectives fail, except those that gloo forgets. Any thread may call it repeatedly."""
         for kind, backend in list(self._backends.items()):
             if kind != "cpu":
                 with suppress(RuntimeError):
@@ -96,10 +96,11 @@ class Real:
         for name, connection in _connections(self._own, self._addresses):
             self._closing.add(name)
             with suppress(OSError):
-                connection.shutdown(socket.SHUT_RD)  # not writing: gloo forgets a message that fails during sending
+                # Only for reading, because gloo forgets a message that fails while it is sent.
+                connection.shutdown(socket.SHUT_RD)
 
     def begun(self, work: Any, *, has_end: bool) -> None:
-        """Record that gloo runs a collective; `has_end` is true if the end can be observed."""
+        """Record that gloo runs a collective; `has_end` is true if it can be observed when the collective ends."""
         if has_end:
             self._works = [*self._under_way(), work]
         else:
@@ -108,7 +109,7 @@ class Real:
     def close(self) -> None:
         """End the group, and wait until gloo no longer accesses tensors.
 
-        Its collectives have then failed, or its connections are closed.
+        That is so when all collectives have failed or all connections are closed.
         """
         self.end()
         self._closed_by = self._closed_by or time.monotonic() + _CLOSING
@@ -134,7 +135,10 @@ _kept = list[Real]()
 
 
 def torchs_store(store: Store, rank: int, listener: Listener) -> Store:
-    """Returns torch's own store, served by the first rank; NCCL's threads use it even after Python has ended."""
+    """Returns a store of torch's own, served by the first rank.
+
+    NCCL needs such a store, because its threads use the store even after Python has ended.
+    """
     # With this variable, torch would assume that any listener on the port is the store (torch 2.13, TCPStore.cpp).
     os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)
     if rank == 0:
@@ -147,14 +151,15 @@ def torchs_store(store: Store, rank: int, listener: Listener) -> Store:
 
 
 def _nccl(store: Store, rank: int, size: int, device: torch.device | None, timeout: timedelta) -> Any:
-    # Otherwise, after an error, NCCL's watchdog would hold a lock that collectives need for a minute and then end the
-    # process, even if the group was aborted (torch 2.11 to 2.13). The agent detects hangs instead.
+    # Without these settings, NCCL's watchdog would react to an error even if the group was aborted (torch 2.11 to
+    # 2.13): for a minute it would hold a lock that collectives need, and then end the process. The agent detects hangs
+    # instead.
     os.environ |= {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "25"}
     options: Any = dist.ProcessGroupNCCL.Options()
     options._timeout = timeout
     if device is not None:
         torch.cuda.set_device(device)  # for this thread
-        options.config.blocking = False  # so that an abort ends calls
+        options.config.blocking = False  # so that an abort can end NCCL's calls
     nccl: Any = dist.ProcessGroupNCCL(PrefixStore("nccl", store), rank, size, options)
     if device is not None:
         nccl.eager_connect_single_device(device)
@@ -169,7 +174,7 @@ def _links() -> Iterator[tuple[str, int]]:
 
 
 def _sockets() -> Iterator[tuple[str, socket.socket]]:
-    """Yields this process's sockets by name. Each is a duplicate, which is closed when the next one is requested."""
+    """Yields the names and duplicates of this process's sockets. A duplicate is closed when the next is requested."""
     for name, number in _links():
         if not name.startswith("socket:"):
             continue
@@ -194,7 +199,7 @@ def _listening() -> Iterator[str]:
 
 
 def _connections(own: str, addresses: frozenset[str]) -> Iterator[tuple[str, socket.socket]]:
-    """Yields the connections from peers to this rank's address, and from this rank to theirs."""
+    """Yields the connections from peers to this rank's address, and from this rank to the peers' addresses."""
     for name, each in _sockets():
         try:
             ours, theirs = _text(each.getsockname()), _text(each.getpeername())

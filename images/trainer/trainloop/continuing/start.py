@@ -1,7 +1,7 @@
 """If there is an agent that assigns attempts, `init_process_group` creates a group that can continue.
 
-Scripts call torch's own function, so it is wrapped when `recovery` is imported. A rank may be forked after the import,
-so the wrapper checks for an agent only when it is called. `new_group` is wrapped too.
+Scripts call torch's own functions, so `install` wraps `init_process_group`, `new_group` and collectives of objects. A
+rank may be forked after that, so the wrappers check for an agent only when they are called.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 #: The path that, followed by the rank, names the rank's FIFO (`orders`).
 FILE_VARIABLE = "TRAINMASTER_GROUP_FILE"
-#: Set for a rank that joins ranks that already train.
+#: Set for a rank that joins others that are already training.
 JOINS_VARIABLE = "TRAINMASTER_JOINS"
 #: torch's name for groups that can continue.
 BACKEND = "trainmaster"
 
 _torch: Any = distributed_c10d
-#: Collectives of objects in which all values come from a single rank.
+#: Collectives of objects in which a single rank sends all values.
 _SENDING = ("broadcast_object_list", "scatter_object_list")
 _current: Continuing | None = None
 _wrapped = False
@@ -47,22 +47,22 @@ class _Messages(threading.local):
     own = False
 
 
-#: Whether this thread's messages belong to a recovery, because other messages prevent a script from continuing.
+#: `own` is true while this thread's messages belong to a recovery. Other messages prevent a script from continuing.
 messages = _Messages()
 
 
 class GroupLostError(RuntimeError):
-    """The group has broken, so a collective's result can't be used."""
+    """A collective's result can't be used, because the group has broken."""
 
 
 def check() -> None:
-    """Raises GroupLostError if the group has broken, so that nobody uses a collective's result."""
+    """Raises GroupLostError if the group has broken, so that a collective's result isn't used."""
     if _current is not None and _current.able and _current.broken:
         raise GroupLostError("the group has broken")
 
 
 def install() -> None:
-    """Wrap torch's functions, once."""
+    """Wrap torch's functions. Later calls do nothing."""
     global _wrapped
     if _wrapped or not dist.is_available():
         return
@@ -72,7 +72,7 @@ def install() -> None:
     for name, wrapper in wrappers.items():
         original = getattr(dist, name)
         function = functools.wraps(original)(functools.partial(wrapper, original))
-        # Other modules have imported the function by name, such as torch's device meshes and the script's modules.
+        # Modules that have imported the function by name, such as torch's device meshes or the script's, need it too.
         for module in list(sys.modules.values()):
             if getattr(module, "__dict__", {}).get(name) is original:
                 setattr(module, name, function)
@@ -111,7 +111,7 @@ def _init_process_group(
     joins = JOINS_VARIABLE in os.environ
     _current = Continuing(number, size, attempt, file, joins=joins, accelerator=accelerator, timeout=timeout)
     if joins:
-        # The rank is alone until it joins, so it needs no store to meet others.
+        # The rank is alone until it joins, so it needs no store in which it meets other ranks.
         original(BACKEND, store=HashStore(), rank=number, world_size=size, timeout=timeout, **options)
     else:
         original(BACKEND, init_method, timeout, world_size, rank, **options)
@@ -140,8 +140,8 @@ def _new_group(
 def _objects(original: Any, *arguments: Any, **options: Any) -> None:
     """Run a collective of pickled objects.
 
-    If the collective is skipped, the script's list stays unchanged, because no bytes were received. The lowest present
-    rank sends its objects in place of an absent rank.
+    If the collective is skipped, the script's list stays unchanged, because no bytes were received. If the sender of a
+    broadcast is absent, the lowest present rank sends its own objects.
     """
     given = inspect.signature(original).bind(*arguments, **options)
     group = given.arguments.get("group") or dist.group.WORLD
@@ -168,9 +168,9 @@ def _create(options: Any, _backend_options: Any) -> Group:
 
 
 def _accelerator(backend: str | None) -> str | None:
-    """Returns the accelerator's backend in the request `backend`, or "" if there is none.
+    """Returns the accelerator's backend that the argument `backend` requests, or "" if it requests none.
 
-    Returns None if the request includes a backend that can't continue.
+    Returns None if it requests a backend with which ranks can't continue.
     """
     if backend is None:
         return "nccl" if torch.cuda.is_available() else ""

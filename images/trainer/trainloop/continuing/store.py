@@ -1,7 +1,7 @@
 """The ranks of a continued attempt meet in a store that one of them serves.
 
-Torch's store (2.13) isn't used, because it looks up the name of each connecting address, on both sides. If no DNS
-server responds, for example because its node was lost, each lookup takes five seconds, and all ranks wait.
+Torch's store (2.13) isn't used, because client and server look up the DNS name of each address that connects. If no DNS
+server responds, for example because its node was lost, each lookup takes five seconds, and all ranks wait for it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from torch.distributed import Store
 
-#: The size limit of a request, which may contain a rank's addresses for all others.
+#: The size limit of a request, which may contain a rank's addresses for all other ranks.
 _LONGEST = 64 << 20
 #: Seconds that a response may take in addition to the requested wait.
 _ANSWERING = 10.0
@@ -29,7 +29,7 @@ class Server:
     """A server serves a store in a thread until it is closed."""
 
     def __init__(self, port: int) -> None:
-        """Raises OSError if the port is taken."""
+        """Start serving. Raises OSError if the port is taken."""
         dual = socket.has_dualstack_ipv6()
         family = socket.AF_INET6 if dual else socket.AF_INET
         self._socket = socket.create_server(("", port), family=family, dualstack_ipv6=dual, backlog=4096)
@@ -47,10 +47,10 @@ class Server:
     async def _serve(self) -> None:
         server = await asyncio.start_server(self._answer, sock=self._socket, limit=_LONGEST)
         await self._closed.wait()
-        server.close()  # without waiting, which from Python 3.12 on would last until all ranks have disconnected
+        server.close()  # without `wait_closed`, which from Python 3.12 on waits until all ranks have disconnected
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # These occur if the client has gone or isn't a rank, or if the store is closed.
+        # These errors occur if the client has gone or isn't a rank, or if the store is closed.
         with suppress(OSError, ValueError, TypeError, LookupError, RecursionError, asyncio.CancelledError):
             while line := await reader.readline():
                 answer = await self._do(*json.loads(line))
@@ -59,7 +59,10 @@ class Server:
         writer.close()
 
     async def _do(self, what: str, keys: list[str], values: list[str], seconds: float) -> Any:
-        """Process a rank's request; returns the values, which are None for keys that weren't set within `seconds`."""
+        """Process a rank's request; returns the keys' values, and None for keys that have none.
+
+        The request "wait" first waits until all keys have values, for at most `seconds`.
+        """
         if what == "wait":
             with suppress(TimeoutError):
                 async with self._changed, asyncio.timeout(seconds):
@@ -79,13 +82,14 @@ class Server:
 
 
 class Client(Store):
-    """A client accesses the store of one attempt from any thread, by the methods of torch's stores that groups call.
+    """A client accesses the store of one attempt, from any thread.
 
-    A PrefixStore around a client is usable only while the client exists.
+    It has those methods of torch's stores that groups call. A PrefixStore around a client is usable only while the
+    client exists.
     """
 
     def __init__(self, host: str, port: int, attempt: int, server: Server | None = None) -> None:
-        """`server` is closed when this object is dropped. Raises OSError if no server responds."""
+        """`server` is closed when this client is garbage-collected. Raises OSError if no server responds."""
         super().__init__()
         self._address, self._prefix = (host, port), f"{attempt}/"
         self._seconds = 300.0
@@ -107,7 +111,7 @@ class Client(Store):
         return int(bytes.fromhex(self._ask("add", [key], [str(amount)])[0]))
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        """Wait for keys. Raises TimeoutError."""
+        """Wait until all keys have values. Raises TimeoutError if that takes too long."""
         self._wait(keys, self._seconds if timeout is None else timeout.total_seconds())
 
     def check(self, keys: Sequence[str]) -> bool:
@@ -145,12 +149,12 @@ class Client(Store):
         return found
 
     def _connection(self) -> socket.socket:
-        """Returns this thread's connection; each connection waits for one response."""
+        """Returns this thread's connection; each thread has its own, because a connection waits for one response."""
         if not hasattr(self._of_thread, "connection"):
             made = socket.create_connection(self._address, timeout=1.0)
             if made.getsockname() == made.getpeername():
-                # If nobody listens, TCP may give this socket the same port and connect it to itself. The socket is
-                # closed without lingering, so that the server gets the port.
+                # If nobody listens, TCP may give this socket the same port and connect it to itself. The connection is
+                # reset (SO_LINGER), so that the server can take the port at once.
                 made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 made.close()
                 raise ConnectionRefusedError("nobody serves the store yet")

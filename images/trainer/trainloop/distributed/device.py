@@ -1,4 +1,4 @@
-"""This module chooses a rank's device and backend, and measures the asynchronous work of the device."""
+"""This module chooses a rank's device and backend, and measures the work that the device does asynchronously."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from trainloop.errors import ConfigError
 
 
 def choose_device(kind: str, local_rank: int) -> torch.device:
-    """Returns this rank's device: the accelerator of its local rank, or the CPU.
+    """Returns this rank's device: the accelerator whose index is the local rank, or the CPU.
 
-    Raises ConfigError if the requested kind is missing or has fewer devices than ranks.
+    Raises ConfigError if there is no device of the requested kind, or fewer devices than local ranks.
     """
     present = torch.accelerator.current_accelerator(check_available=True)
     if kind == "cpu" or (kind == "auto" and present is None):
@@ -33,9 +33,10 @@ def choose_device(kind: str, local_rank: int) -> torch.device:
 
 
 def choose_backend(name: str, device: torch.device) -> str:
-    """Returns the backend for `device`: `name` or, if that is `auto`, the operator's choice or the device's default.
+    """Returns the backend for `device`, which is `name` unless `name` is `auto`.
 
-    Raises ConfigError if this build of torch lacks the backend.
+    For `auto` it is the operator's choice, or else the device's default. Raises ConfigError if this build of torch
+    lacks the backend.
     """
     name = os.environ.get("TRAINMASTER_BACKEND", "auto") if name == "auto" else name
     name = dist.get_default_backend_for_device(device) if name == "auto" else name
@@ -46,10 +47,10 @@ def choose_backend(name: str, device: torch.device) -> str:
 
 
 class Clock:
-    """The clock measures a device's work.
+    """A clock marks points in time in a device's work.
 
-    An accelerator works asynchronously, so a moment is an event in the device's queue. The seconds between two events
-    are read only when they are reported, because reading waits for the device.
+    An accelerator works asynchronously, so such a point is an event in the device's queue. The seconds between two
+    events are read only when they are reported, because reading waits for the device.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -64,7 +65,7 @@ class Clock:
 
 
 def seconds_between(begin: float | torch.Event, end: float | torch.Event) -> float:
-    """Returns the seconds between two moments; waits until the device reaches the second moment."""
+    """Returns the seconds between two points in time; waits until the device has reached the second one."""
     if isinstance(begin, float):
         assert isinstance(end, float)
         return end - begin
@@ -74,7 +75,7 @@ def seconds_between(begin: float | torch.Event, end: float | torch.Event) -> flo
 
 
 class Numbers:
-    """This class copies scalars from a device to the host asynchronously, into memory that torch pins."""
+    """This class copies scalars asynchronously from a device to memory on the host, which torch pins."""
 
     def __init__(self, *scalars: Tensor) -> None:
         self.there = torch.stack(scalars)

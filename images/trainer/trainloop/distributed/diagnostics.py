@@ -1,8 +1,8 @@
 """A rank provides its stacks and torch's flight recorder to the agent, even while the rank hangs.
 
-See docs/protocol.md, "A stalled rank". At SIGUSR2 faulthandler prints the stacks of all threads. It is written in C, so
-it works while the interpreter is stuck. NCCL's process groups dump torch's flight recorder when a byte is written to a
-named pipe. For gloo, a thread in this module does that.
+See docs/protocol.md, "A stalled rank". On SIGUSR2, faulthandler prints the stacks of all threads. It is written in C,
+so it works while the interpreter is stuck. NCCL's process groups dump torch's flight recorder when a byte is written to
+a named pipe. For gloo, a thread in this module does the same.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DUMP_VARIABLE = "TORCH_FR_DUMP_TEMP_FILE"
 
 
 def dump_stacks_on_signal(rank: int) -> None:
-    """Prints this process's stacks at each later SIGUSR2, to the file named by the agent or else to stderr."""
+    """Makes each later SIGUSR2 print this process's stacks, to the file that the agent names or else to stderr."""
     named, flags = os.environ.get("TRAINMASTER_STACKS_FILE"), os.O_WRONLY | os.O_APPEND | os.O_CREAT
     # A descriptor is used, because faulthandler doesn't keep a file object alive.
     file = os.open(f"{named}.{rank}", flags, 0o644) if named else sys.stderr
@@ -34,14 +34,14 @@ def dump_stacks_on_signal(rank: int) -> None:
 
 
 def serve_flight_recorder(rank: int, backend: str) -> None:
-    """Dumps the flight recorder whenever the agent asks for it; with NCCL, torch itself dumps it."""
+    """Starts a thread that dumps the flight recorder whenever the agent asks; with NCCL, torch itself does that."""
     pipe, dump = os.environ.get(PIPE_VARIABLE), os.environ.get(DUMP_VARIABLE)
     if not pipe or not dump or "nccl" in backend:
         return
     path = Path(f"{pipe}{rank}.pipe")
     path.unlink(missing_ok=True)
     os.mkfifo(path, 0o600)
-    # The pipe is opened for writing too, so that reading doesn't end between two requests.
+    # The pipe is opened for writing too, so that there is no end-of-file between two requests.
     fd = os.open(path, os.O_RDWR)
     threading.Thread(target=_serve, args=(fd, Path(f"{dump}{rank}")), daemon=True, name="flight recorder").start()
 
@@ -50,7 +50,8 @@ def _serve(fd: int, target: Path) -> None:
     from torch._C import _distributed_c10d
 
     while os.read(fd, 128):
-        # Without stacks, because naming their frames first imports torch's compiler, which takes seconds (torch 2.13).
+        # The dump is made without stacks, because to name their frames, torch (2.13) imports its compiler first, which
+        # takes seconds.
         dump: bytes = _distributed_c10d._dump_fr_trace(True, False)  # type: ignore[attr-defined]
         temporary = target.with_name(f".{target.name}")
         temporary.write_bytes(dump)
@@ -64,9 +65,9 @@ _DRIVERS = (Path("/proc/driver/nvidia/version"), Path("/sys/module/amdgpu/versio
 def announce(
     device: torch.device, rank: int, local_rank: int, gather: Callable[[str], list[str]] | None = None
 ) -> None:
-    """Prints this worker's environment once, when the process group and the device exist.
+    """Prints this worker's environment once; call it when the process group and the device exist.
 
-    With `gather`, which is collective, rank 0 warns about ranks with a different environment.
+    If the collective `gather` is given, rank 0 warns about ranks whose environment differs from its own.
     """
     line = describe(device)
     if local_rank == 0:
@@ -79,7 +80,7 @@ def announce(
 
 
 def describe(device: torch.device) -> str:
-    """Returns the environment of a rank on this device. If CUDA is used, it is already initialised."""
+    """Returns a description of a rank's environment on this device. If the device is CUDA's, CUDA is initialised."""
     if device.type == "cuda":
         parts = _cuda(device)
     elif device.type == "cpu":

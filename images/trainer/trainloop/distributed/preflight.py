@@ -1,10 +1,10 @@
 """The preflight compares the ranks' code and settings before the first collective, through the rendezvous' store.
 
-Ranks that differ hang in a collective or, even worse, train different things. Rank 0 compares the fingerprints of all
-ranks and publishes the differences. If there are any, every rank ends with the same message.
+Ranks that differ would hang in a collective or, even worse, train different things. Rank 0 compares the fingerprints of
+all ranks and publishes the differences. If a difference is fatal, every rank ends with the same message.
 
-Trainmaster's agents compare the installed packages of their workers before the ranks start. With agents, the preflight
-therefore compares only facts that just the rank knows: imported code, complete configuration, and device.
+Trainmaster's agents compare the installed packages of their workers before the ranks start. So if there are agents, the
+preflight compares only facts that just the ranks know: imported code, complete configuration, device and driver.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Part = Literal["python", "torch", "cuda", "nccl", "code", "config", "driver", "d
 
 
 class PreflightSettings(Settings):
-    """These settings say which differences between ranks end the run."""
+    """These settings decide which differences between ranks end the run."""
 
     enabled: bool = Field(True, description="Compare the ranks' environment before the first collective.")
     fatal: list[Part] = Field(
@@ -72,7 +72,7 @@ def _code_hash(modules: tuple[str, ...]) -> str:
 
 
 def _source(module: str) -> Path | None:
-    """Returns a module's file, or None if there is none, which importing the module will report."""
+    """Returns a module's file; None if there is none, because importing the module reports that later."""
     try:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):
@@ -81,7 +81,7 @@ def _source(module: str) -> Path | None:
 
 
 def differences(fingerprints: list[dict[str, str]]) -> dict[str, str]:
-    """Returns a line for each differing part, with all values and their ranks; the most frequent value comes first."""
+    """Returns a line for each part that differs, with all values and their ranks; the most frequent value is first."""
     found = {}
     for part in fingerprints[0]:
         values = Counter(one.get(part, "missing") for one in fingerprints)
@@ -95,7 +95,7 @@ def differences(fingerprints: list[dict[str, str]]) -> dict[str, str]:
 
 
 def check(settings: PreflightSettings, mine: dict[str, str], store: Store, rank: int, size: int) -> None:
-    """Compares all ranks before the first collective. Raises PreflightMismatch on every rank if they differ."""
+    """Compares all ranks before the first collective. Raises PreflightMismatch on every rank on a fatal difference."""
     if not settings.enabled:
         return
     store.set(f"preflight/{rank}", json.dumps(mine))

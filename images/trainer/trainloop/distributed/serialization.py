@@ -1,12 +1,12 @@
-"""Ranks exchange values as JSON, with raw bytes for tensors.
+"""Ranks exchange values as JSON, and tensors as raw bytes.
 
 Unlike the pickles of torch's object collectives, a message can't run code when it is received.
 
-A message consists of the length of a JSON text (8 bytes), that text, and raw bytes. The text contains the value, and
-the lengths of the pieces of raw bytes. An object with one key represents a type that JSON lacks: `{"tuple": […]}`,
-`{"dict": [[key, value], …]}` (keys of any kind), `{"tensor": [type, shape, number of its piece]}` and `{"bytes": such a
-tensor}`. Numbers are written as Python writes them. So floats are exact, NaN and Infinity are allowed, and integers
-have up to 4,300 digits.
+A message consists of the length of a JSON text (8 bytes), the text, and raw bytes. The text contains the value, and the
+lengths of the pieces of raw bytes. A JSON object with a single key represents a type that JSON lacks: `{"tuple": […]}`,
+`{"dict": [[key, value], …]}` (keys may have any type), `{"tensor": [type, shape, number of the piece]}`, and
+`{"bytes": …}`, which contains such a tensor. Numbers are written as Python writes them. So floats are exact, NaN and
+Infinity are allowed, and integers can have up to 4,300 digits.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ TYPES = {str(kind): kind for kind in vars(torch).values() if isinstance(kind, to
 
 
 def encode(value: Any) -> torch.Tensor:
-    """Returns the message as a tensor of bytes. Raises TypeError for anything but plain values and tensors."""
+    """Returns a message with `value`, as a tensor of bytes.
+
+    Raises TypeError if the value contains anything but plain values, bytes and tensors.
+    """
     pieces: list[torch.Tensor] = []
 
     def leaf(value: Any) -> dict[str, Any]:
@@ -43,7 +46,7 @@ def encode(value: Any) -> torch.Tensor:
 def decode(message: torch.Tensor) -> Any:
     """Returns the value in a message; tensors are on the CPU.
 
-    Raises TrainingError for a message that `encode` can't produce.
+    Raises TrainingError if `encode` can't have produced the message.
     """
     try:
         end = LENGTH_BYTES + int.from_bytes(message[:LENGTH_BYTES].numpy().tobytes(), "big")
@@ -56,7 +59,7 @@ def decode(message: torch.Tensor) -> Any:
             if kind != "tensor":
                 raise ValueError(f"{kind!r} is not a kind of value")
             name, shape, number = content
-            # Copied, because a piece may begin at any address, but a tensor of this type must be aligned.
+            # The piece is copied, because it may begin at any address, but a tensor of this type must be aligned.
             return pieces[number].clone().view(TYPES[name]).reshape(shape)
 
         return from_json(plain, leaf)
@@ -65,7 +68,7 @@ def decode(message: torch.Tensor) -> Any:
 
 
 def to_json(value: Any, leaf: Callable[[Any], Any]) -> Any:
-    """Returns the value as JSON's types; `leaf` converts what is neither a plain value nor a container."""
+    """Returns the value in JSON's types; `leaf` converts values that are neither plain nor containers."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list):
@@ -78,7 +81,7 @@ def to_json(value: Any, leaf: Callable[[Any], Any]) -> Any:
 
 
 def from_json(plain: Any, leaf: Callable[[str, Any], Any]) -> Any:
-    """Returns the value of JSON by `to_json`; `leaf` takes the one key and the content of other objects."""
+    """Returns the value that `to_json` has converted; `leaf` gets the key and the content of the objects it made."""
     if isinstance(plain, list):
         return [from_json(item, leaf) for item in plain]
     if not isinstance(plain, dict):

@@ -1,11 +1,11 @@
-"""The watchdog names the rank that all others wait for, if no agent does that.
+"""The watchdog names the rank for which all other ranks wait, if no agent does that.
 
 If a step takes too long, every rank publishes its current activity in the rendezvous' store. Rank 0 (or the next rank,
-if rank 0 doesn't respond) prints which ranks wait for which. A rank that is stuck in its own code names the place, and
-a rank without an answer is stopped or gone. With NCCL, torch's flight recorder, which `joined` turns on, writes its own
-dump when a collective times out.
+if rank 0 doesn't respond) prints which ranks the others wait for. A rank that is stuck in its own code publishes what
+it is doing there. A rank that publishes nothing is stopped or gone. With NCCL, torch's flight recorder, which `joined`
+turns on, writes its own dump when a collective times out.
 
-With Trainmaster's agent the watchdog is off, so that a hang causes only one message. The agents diagnose stalls from
+Under Trainmaster's agent the watchdog is off, so that a hang causes only one message. The agents diagnose stalls from
 the ranks' progress, stacks and flight recorders (`diagnostics`).
 """
 
@@ -26,7 +26,7 @@ from trainloop.settings import Settings
 
 
 class WatchdogSettings(Settings):
-    """These settings say when a step has stalled."""
+    """These settings decide when a step counts as stalled."""
 
     stall_seconds: float | None = Field(
         300.0, gt=0, description="Seconds until a step has stalled; null never. An agent has failurePolicy.hang."
@@ -35,7 +35,7 @@ class WatchdogSettings(Settings):
 
 @dataclass(frozen=True)
 class Activity:
-    """An activity is a rank's current work and the start time; `waits` is true if the rank may wait for other ranks."""
+    """An activity describes a rank's current work and when it began; `waits` is true if it may wait for other ranks."""
 
     what: str
     step: int
@@ -55,7 +55,10 @@ class Watchdog:
         self._thread = threading.Thread(target=self._watch, daemon=True, name="watchdog")
 
     def at(self, what: str, step: int, *, limit: float | None = None, waits: bool = False) -> None:
-        """Records the training thread's activity `what`; `limit` (seconds) is needed if it may exceed a step."""
+        """Records the training thread's activity `what`.
+
+        If the activity may take longer than a step, `limit` is the number of seconds until it counts as stalled.
+        """
         if self._limit is not None:
             self._activity = Activity(what, step, time.monotonic(), max(self._limit, limit or 0.0), waits)
 
@@ -80,14 +83,14 @@ class Watchdog:
                 report(activity, self._world, self._ended)
 
 
-#: Seconds that the other ranks have to publish their activity.
+#: How long a rank waits for the other ranks to publish their activity, in seconds.
 ANSWER_SECONDS = 3.0
 
 
 def report(activity: Activity, world: World, ended: threading.Event) -> None:
-    """Publishes this rank's activity; prints which ranks delay the others, unless another rank prints that.
+    """Publishes this rank's activity; prints which ranks delay the others, unless another rank has printed that.
 
-    Returns early if the run has `ended`.
+    The wait before printing is shorter if the run has `ended`.
     """
     store, rank = world.store, world.rank
     assert store is not None
@@ -104,8 +107,8 @@ def report(activity: Activity, world: World, ended: threading.Event) -> None:
 def stall_message(answers: Sequence[str | None]) -> str:
     """Returns a message that names the ranks that delay the others.
 
-    These are the ranks without an answer (None) and those that are in their own code. `answers` is indexed by rank; an
-    empty answer means that the rank waits for others.
+    These are the ranks without an answer (None), and the ranks that are in their own code. `answers` is indexed by
+    rank; an empty answer means that the rank is waiting for other ranks.
     """
     parts = [
         f"rank {rank} doesn't answer: its process is stopped, swapped out or gone"

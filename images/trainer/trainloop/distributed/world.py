@@ -1,9 +1,9 @@
 """A world describes a rank's place, device and backend, and provides the collectives that all other modules use.
 
-Ranks are read from the environment, which torchrun or the Trainmaster agent sets; otherwise there is one process.
-`World`'s collectives are for control (counts, flags, reports). They use CPU tensors over gloo instead of the
-accelerator's backend, so that they never queue behind gradients on the device's stream. `average` processes tensors on
-their own device.
+Rank and world size are read from the environment, where torchrun or the Trainmaster agent sets them; without these
+variables there is a single process. `World`'s collectives are for control (counts, flags, reports). They use CPU
+tensors over gloo instead of the accelerator's backend, so that they never queue behind gradients on the device's
+stream. `average`, in contrast, processes tensors on their own device.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from trainloop.settings import Settings
 
 T = TypeVar("T")
 
-# : The size limit of a message. The largest one is a rank's part of an optimizer's state (ZeRO-1).
+# : The size limit of a message. The largest messages are ranks' parts of an optimizer's state (ZeRO-1).
 MAX_MESSAGE_BYTES = 1 << 40
 
 
 class DistributedSettings(Settings):
-    """These settings say how the ranks find each other and communicate."""
+    """These settings decide how the ranks communicate, and on which devices."""
 
     backend: str = Field("auto", description="nccl, gloo, hccl, …; auto: TRAINMASTER_BACKEND, or the device's own.")
     device: str = Field("auto", description="Device kind: auto (an accelerator if any), cpu, cuda, npu, xpu.")
@@ -49,7 +49,7 @@ PreflightCheck = Callable[[Store, int, int], None]
 class World:
     """The world describes a rank's place in the group.
 
-    If `size` is 1 there is no process group, and collectives do nothing.
+    If `size` is 1, there is no process group, and collectives return the rank's own values.
     """
 
     rank: int
@@ -78,7 +78,7 @@ class World:
 
     @property
     def data_rank(self) -> int:
-        """Returns the index of the data part that this rank reads, out of `data_size` parts."""
+        """Returns the index of the part of the data that this rank reads; there are `data_size` parts."""
         return self.rank // self.tensor
 
     @property
@@ -87,15 +87,15 @@ class World:
 
     @property
     def unit(self) -> int:
-        """Returns the number of neighbouring ranks that together hold a complete state, if the state is sharded."""
+        """Returns the number of neighbouring ranks that together hold a complete state if the state is sharded."""
         return self.size // self.replicas
 
     def barrier(self) -> None:
-        """Waits on the host for all ranks."""
+        """Makes the host wait until all ranks have called this."""
         self.sum([0.0])
 
     def sum(self, values: Sequence[float]) -> list[float]:
-        """Returns the element-wise sum over ranks in double precision, which is bit for bit equal on every rank."""
+        """Returns the element-wise sum over ranks in double precision; it is the same on every rank, bit for bit."""
         return self.summing(values)()
 
     def summing(self, values: Sequence[float]) -> Callable[[], list[float]]:
@@ -108,12 +108,12 @@ class World:
     def averaging(self, number: torch.Tensor) -> Callable[[], torch.Tensor]:
         """Starts to average a scalar tensor over ranks, on its device; returns a function that waits for the mean.
 
-        With an accelerator, the device waits for the mean, and the host doesn't.
+        If the tensor is on an accelerator, only the accelerator waits, and the host doesn't.
         """
         return _all_reduced(number / self.size) if self.size > 1 else lambda: number
 
     def gather_numbers(self, values: Sequence[float]) -> list[list[float]]:
-        """Returns every rank's `values` in rank order, on every rank; all ranks must pass the same number of values."""
+        """Returns every rank's `values`, in rank order, on every rank. All ranks must pass equally many values."""
         count = len(values)
         others = self.size - 1 - self.rank
         flat = self.sum([0.0] * count * self.rank + list(values) + [0.0] * count * others)
@@ -159,7 +159,7 @@ def _all_reduced(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
 
 
 def _plausible(size: float) -> int:
-    """Returns the size of another rank's message. Raises TrainingError for a size that no rank sends."""
+    """Returns the size of another rank's message. Raises TrainingError if no rank can have sent such a size."""
     if not 0 < size <= MAX_MESSAGE_BYTES:
         raise TrainingError(f"what came over the network isn't a message of trainloop: {size:.0f} bytes")
     return int(size)
@@ -174,7 +174,7 @@ def ring_bytes(numbers: int, size: int, element: int) -> int:
 
 
 def average(tensors: Iterable[torch.Tensor]) -> int:
-    """Replaces floating-point `tensors` with their means over ranks in one all-reduce; returns the bytes sent."""
+    """Replaces floating-point `tensors` by their means over ranks, in one all-reduce; returns the bytes sent."""
     floats = [tensor.detach() for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
     if not floats or not dist.is_initialized():
         return 0
@@ -188,7 +188,7 @@ def average(tensors: Iterable[torch.Tensor]) -> int:
 def environment() -> tuple[int, int, int, int]:
     """Returns rank, world size, local rank and local world size from the environment.
 
-    Without torchrun or an agent the result is (0, 1, 0, 1). Raises ConfigError if the variables contradict each other.
+    Without torchrun or an agent, these are (0, 1, 0, 1). Raises ConfigError if the variables contradict each other.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     rank = int(os.environ.get("RANK", "0"))
@@ -201,27 +201,27 @@ def environment() -> tuple[int, int, int, int]:
 
 
 def has_agent() -> bool:
-    """Returns whether Trainmaster's agent runs this rank; if so, the agent detects hangs and compares environments."""
+    """Returns whether Trainmaster's agent runs this rank. The agent then detects hangs and compares environments."""
     return "TRAINMASTER_ATTEMPT" in os.environ
 
 
-# : Groups that this process has left. DDP's reducer refers to a group too. If that reference is the last one, the
-# : group's destructor waits for gloo's threads while it holds the interpreter's lock. A thread that frees a tensor may
-# : need this lock, so one run in forty hung at its end (torch 2.13). With a reference here, the destructor runs without
-# : the lock.
+# : References to groups that this process joined. DDP's reducer refers to a group too. If that reference is the last
+# : one, the group's destructor waits for gloo's threads while it holds the interpreter's lock. A thread that frees a
+# : tensor may need this lock, so one run in forty hung when it ended (torch 2.13). With a reference here, the
+# : destructor runs without the lock.
 _left: list[object] = []
-# The list is cleared early, because a group that still exists when the interpreter shuts down aborts the process.
+# The list is cleared at exit, because a group that still exists when the interpreter shuts down aborts the process.
 atexit.register(_left.clear)
 
 
 @contextmanager
 def joined(settings: DistributedSettings, check: PreflightCheck | None = None) -> Iterator[World]:
-    """Joins the group of ranks for the body, and leaves the group cleanly if the body succeeds.
+    """Joins the group of ranks for the `with` body, and leaves the group cleanly if the body succeeds.
 
     `check` is called with the rendezvous' store, rank and world size before the first collective.
 
-    If the body raises, the process group isn't destroyed, because that could wait for lost peers, and the process ends
-    anyway.
+    If the body raises, the process group isn't destroyed: destroying it could wait for lost peers, and the process is
+    about to end.
     """
     rank, size, local_rank, local_size = environment()
     device = choose_device(settings.device, local_rank)
@@ -249,7 +249,7 @@ def joined(settings: DistributedSettings, check: PreflightCheck | None = None) -
 
 
 def hand_over(settings: DistributedSettings) -> None:
-    """Sets the interface and the debug level in the environment, where the communication libraries read them."""
+    """Sets the interface and the debug level in the environment, from which the communication libraries read them."""
     if settings.interface:
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HCCL_SOCKET_IFNAME"):
             os.environ.setdefault(name, settings.interface)

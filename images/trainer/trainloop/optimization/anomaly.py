@@ -1,11 +1,12 @@
 """If the loss or the gradients jump, all ranks decide together, before the step, to skip the step or to go back.
 
-A step is odd if its loss or gradient norm isn't finite, or exceeds recent ones by a robust z-score. This score is the
-distance from the median in units of the median absolute deviation (Iglewicz and Hoaglin 1993). A falling loss is never
-odd. Single odd steps are skipped. After several in a row, the run goes back to a checkpoint and skips the data since
-(Chowdhery et al. 2022, section 5.1, found that the same data doesn't cause a spike from another state).
+A step is odd if its loss or gradient norm isn't finite, or has too high a robust z-score compared with recent steps.
+This score is the distance from the median in units of the median absolute deviation (Iglewicz and Hoaglin 1993). A
+falling loss is never odd. Single odd steps are skipped. After several odd steps in a row, the run returns to a
+checkpoint, and skips the data that followed it. Chowdhery et al. 2022, section 5.1, found that from another state, the
+same data doesn't cause a spike.
 
-From the accepted steps, the host computes `Limits`, which are compared with a step's numbers (`verdict`).
+The host computes `Limits` from the accepted steps; `verdict` compares a step's numbers with them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from trainloop.settings import Settings
 # : `forced` means that an odd step is made because there is no checkpoint to go back to.
 Decision = Literal["step", "forced", "skip", "rollback"]
 
-# : For normally distributed numbers, the median absolute deviation divided by the standard deviation.
+# : The median absolute deviation divided by the standard deviation, for normally distributed numbers.
 NORMAL_MAD = 0.6745
 # : The minimum deviation as a fraction of the median, because a converged loss may hardly vary.
 LEAST_DEVIATION = 0.01
@@ -34,7 +35,7 @@ LARGEST = torch.finfo(torch.float32).max
 
 
 class AnomalySettings(Settings):
-    """These settings say when a step is odd, and what follows."""
+    """These settings decide when a step is odd, and what is done then."""
 
     enabled: bool = Field(True, description="Judge every step by loss and gradient norm before it is made.")
     threshold: float = Field(8.0, gt=0, description="Robust z-score of an odd step. At 3.0 one healthy step in 300 is.")
@@ -56,7 +57,7 @@ class Limits:
     def keep(self, loss: float, norm: float) -> bool:
         """Returns whether the step is made.
 
-        Limits are single-precision numbers, for which comparisons on host and device give equal results.
+        Limits are single-precision numbers, so that comparisons on the host and on the device have the same result.
         """
         return -LARGEST <= loss <= self.loss and norm <= self.norm
 
@@ -93,10 +94,10 @@ class History:
         return min(c_float(median + far).value, LARGEST)
 
     def _distance(self, center: float, nearest: int) -> float:
-        """Returns the `nearest`-th smallest distance from `center` by bisection, ten times as fast as sorting.
+        """Returns the `nearest`-th smallest distance from `center`, by bisection: ten times as fast as sorting.
 
-        The nearest numbers are contiguous in the sorted list. They are the first run of that length whose farthest
-        number is at the right end, or the run before that.
+        The `nearest` numbers closest to `center` are contiguous in the sorted list. They are the first section of that
+        length whose farthest number is the rightmost one, or the section before it.
         """
         ordered, low, high = self._ordered, 0, len(self._ordered) - nearest
         while low < high:
@@ -150,7 +151,7 @@ class AnomalyDetector:
         return "step"
 
     def _is_last(self) -> bool:
-        """Returns whether the next odd step reaches the maximum in a row."""
+        """Returns whether with one more odd step, there would be as many in a row as cause a rollback."""
         return self.odd_in_a_row + 1 >= self.settings.rollback_after
 
     def end_row(self) -> None:

@@ -1,7 +1,7 @@
 """The optimizer steps on gradients that were clipped by their global norm.
 
-In each step, all gradients are accumulated and reduced, unscaled, clipped and checked before the optimizer steps.
-Clipping after the step, as in some recipes, has no effect.
+In each step, all gradients are accumulated, reduced, unscaled, clipped and checked before the optimizer steps. (Some
+recipes clip after the step, which has no effect.)
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class OptimizerSettings(Settings):
 
 @dataclass(frozen=True)
 class UpdateRule:
-    """An update's rule has its parameters, its optimizer and its limits."""
+    """A rule describes how an update is made: its loss, parameters, optimizer and limits."""
 
     loss: Callable[[Callable[..., Any], Any], torch.Tensor]
     optimizer: torch.optim.Optimizer
@@ -47,9 +47,9 @@ class UpdateRule:
     # : The parameters whose gradient is clipped to `max_norm`.
     parameters: list[nn.Parameter]
     max_norm: float | None
-    # : Returns the factor for each group's learning rate from the update's number (from 0).
+    # : Returns the factor for each group's learning rate, given the update's number (from 0).
     factor: Callable[[int], float]
-    #: Names of parameters that another rule updates, and that needn't get a gradient.
+    #: Names of parameters that another rule updates, so that they needn't get a gradient here.
     elsewhere: frozenset[str] = frozenset()
 
 
@@ -68,7 +68,10 @@ _ALGORITHMS: dict[str, tuple[type[torch.optim.Optimizer], set[str]]] = {
 
 
 def build_optimizer(task: Task, model: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
-    """Returns the task's own optimizer (or a list combined) if it defines one, else the one chosen by `settings`."""
+    """Returns the task's own optimizer if it defines one, else the one that `settings` choose.
+
+    If the task defines a list of optimizers, they are combined.
+    """
     optimizer = getattr(task, "optimizer", chosen)(model, settings)
     if isinstance(optimizer, list):
         optimizer = Optimizers(optimizer)
@@ -78,7 +81,7 @@ def build_optimizer(task: Task, model: nn.Module, settings: OptimizerSettings) -
 def check_complete(model: nn.Module, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """Returns the optimizer.
 
-    Raises ConfigError if a parameter that isn't frozen is missing from it, because that would never be trained.
+    Raises ConfigError if the optimizer lacks a parameter that isn't frozen, because it would never be trained.
     """
     has = {parameter for group in optimizer.param_groups for parameter in group["params"]}
     if left := [name for name, each in model.named_parameters() if each.requires_grad and each not in has]:
@@ -122,7 +125,10 @@ def can_leave_out(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def step_unless(optimizer: torch.optim.Optimizer, left_out: torch.Tensor | None) -> None:
-    """Makes a step unless `left_out` is 1 on the device, which requires `can_leave_out`; with None always makes it."""
+    """Makes a step unless `left_out` is 1 on the device.
+
+    A `left_out` other than None requires an optimizer that `can_leave_out` a step.
+    """
     own = _own(optimizer)
     # The fused SGD (torch 2.13) doesn't accept momentum for only some parameters, and its momentum is uninitialised if
     # the very first step is skipped. Starting with zeros gives an equal first step.
@@ -168,7 +174,7 @@ def by_mesh(parameters: Iterable[Any]) -> list[list[nn.Parameter]]:
 
 
 def _clip_sharded(parameters: list[nn.Parameter], max_norm: float | None) -> torch.Tensor:
-    """Clips as `clip_gradients` does; returns the norm over all ranks and meshes."""
+    """Does the same as `clip_gradients` for sharded parameters; returns the norm over all ranks and meshes."""
     meshes = by_mesh(parameter for parameter in parameters if parameter.grad is not None)
     parts: list[Any] = [get_total_norm([p.grad for p in each if p.grad is not None]) for each in meshes]
     norms = [part.full_tensor() for part in parts]
@@ -180,7 +186,7 @@ def _clip_sharded(parameters: list[nn.Parameter], max_norm: float | None) -> tor
 
 
 class Optimizers(torch.optim.Optimizer):
-    """Several optimizers act as one: each steps its own parameters."""
+    """This optimizer combines several optimizers, each of which steps its own parameters."""
 
     def __init__(self, members: list[torch.optim.Optimizer]) -> None:
         # Torch's constructor isn't called, because it would copy the groups, which are replaced when a state is loaded.

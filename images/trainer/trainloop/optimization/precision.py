@@ -2,9 +2,9 @@
 
 On a device that computes in bf16, bf16 is the default.
 
-bf16 has the range of fp32 and needs no scaler. With fp16, a step is skipped if its gradients overflow. That lowers the
-scale, and must not advance the schedule. Repeated overflows end the run, because if gradients overflowed at any scale,
-no step would ever be made.
+bf16 has the range of fp32 and needs no scaler. With fp16, a step is skipped if its gradients overflow. A skipped step
+lowers the scale, and must not advance the schedule. Repeated overflows end the run, because if gradients overflow at
+any scale, no step is ever made.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class PrecisionSettings(Settings):
-    """These settings say what numbers the model computes with."""
+    """These settings choose the number types in which the model computes."""
 
     compute: Literal["auto", "fp64", "fp32", "bf16", "fp16"] = Field(
         "auto",
@@ -72,7 +72,7 @@ class Precision:
         return nullcontext() if self._autocast is None else torch.autocast(self._device.type, dtype=self._autocast)
 
     def scale(self) -> torch.Tensor:
-        """Returns the current factor of losses, and therefore of gradients, as a tensor on the device."""
+        """Returns the factor by which losses, and so gradients, are currently multiplied, as a tensor on the device."""
         return self.scaler.scale(torch.ones((), device=self._device))
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -109,7 +109,7 @@ class Overflows:
         """Returns whether the scaler skips a step because the gradients aren't finite although the loss is.
 
         If steps aren't `judged` by their loss, the loss isn't considered. A warning is logged after the fourth skipped
-        step in a row, and then at each doubling of their number. Raises Diverged after too many.
+        step in a row, and then whenever their number has doubled. Raises Diverged after too many.
         """
         overflowed = not math.isfinite(norm) and (math.isfinite(loss) or not judged)
         self.in_a_row = row = self.in_a_row + 1 if overflowed else 0

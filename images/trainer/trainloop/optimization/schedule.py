@@ -1,7 +1,7 @@
 """The learning rate is a pure function of the number of optimizer updates.
 
-Only the number of updates is stored, so the rates don't depend on resumes or the world size. A step that GradScaler or
-the anomaly check skipped isn't counted.
+Only the number of updates is stored, so the rates don't depend on resumes or the world size. Steps that GradScaler or
+the anomaly check skips don't count.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trainloop.settings import Settings
 
 
 class ScheduleSettings(Settings):
-    """These settings say how the learning rate goes from step to step."""
+    """These settings decide how the learning rate changes from step to step."""
 
     kind: Literal["constant", "linear", "cosine", "cosine_restarts"] = Field(
         "cosine", description="Shape after warmup. cosine_restarts is SGDR (Loshchilov and Hutter 2017)."
@@ -43,7 +43,7 @@ class ScheduleSettings(Settings):
 
 @dataclass(frozen=True)
 class Schedule:
-    """`factor(update)` is the factor for the lr of every parameter group; updates are numbered from 0."""
+    """A schedule's `factor(update)` multiplies the lr of every parameter group; updates are numbered from 0."""
 
     settings: ScheduleSettings
     total: int
@@ -60,7 +60,7 @@ class Schedule:
 
     @cached_property
     def warmup(self) -> int:
-        """Returns the number of warmup updates; at least one if the fraction isn't zero."""
+        """Returns the number of warmup updates. If the setting is a fraction other than zero, it is at least one."""
         wanted = self.settings.warmup
         return math.ceil(wanted * self.total) if wanted < 1 else int(wanted)
 

@@ -1,9 +1,9 @@
-"""Each step gets a verdict, equal on every rank, that is based on the loss over all ranks and the gradient norm.
+"""Each step gets a verdict, the same on all ranks, that is based on the loss over all ranks and the gradient norm.
 
-The host judges these numbers before the step. With an accelerator the host would have to wait for the numbers, so the
-device compares them with the limits and skips an odd step. The host reads this `Verdict` after it has queued the next
-forward and backward, so that neither waits for the other, and before any of the run's numbers is used. The result is
-equal to that of an immediate decision by the host.
+Without an accelerator, the host judges these numbers before the step. With one, the host would have to wait for the
+numbers, so the device compares them with the limits and skips an odd step. The host reads this `Verdict` after it has
+queued the next forward and backward passes, so that neither waits for the other, and before any of the run's numbers is
+used. The result is the same as if the host had decided immediately.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Verdict:
 
     def __init__(self, loss: torch.Tensor, norm: torch.Tensor, limits: Limits) -> None:
         self.limits, self._numbers = limits, Numbers(loss, norm)
-        # Only three kernels are used, because starting one takes longer than its work. The excess over a limit is 0 if
-        # there is none, and NaN if a number is NaN or infinite.
+        # Only three kernels are used, because starting a kernel takes longer than running it. The excess over a limit
+        # is 0 if there is none, and NaN if a number is NaN or infinite.
         numbers = list(self._numbers.there.unbind())
         loss, norm = torch._foreach_sub(numbers, torch._foreach_clamp_max(numbers, [limits.loss, limits.norm]))
         self.left_out = torch.logical_or(loss, norm, out=torch.empty_like(loss, dtype=torch.float32))
@@ -58,13 +58,14 @@ class Judge:
         self._overflows = precision.overflows(warn)
         # : Whether steps are judged by their loss over all ranks, which fp16 always requires because of overflows.
         self.active = self._judges or self._overflows is not None
-        # : Whether the device skips odd steps, if the optimizer can, and the host reads the verdict a step later.
+        # : Whether the device skips odd steps, if the optimizer supports that; the host then reads the verdict a step
+        # : later.
         self.on_device = world.device.type != "cpu" and not carries
         # : Whether there is a checkpoint to go back to, and how often this process has gone back.
         self.can_return, self.rollbacks = False, 0
         # : Waits for the current step's loss over all ranks, and returns it.
         self.loss: Callable[[], torch.Tensor] | None = None
-        self.verdict: Verdict | None = None  # on the newest step, until the host has read it
+        self.verdict: Verdict | None = None  # the verdict on the newest step, until the host has read it
 
     def decide(self, rule: UpdateRule, step: int, norm: torch.Tensor, at_once: bool) -> Decision | None:
         """Returns the decision on a step, or None if the device decides and `settle` returns the decision later."""

@@ -1,7 +1,7 @@
-"""Local SGD, several objectives and a delayed group average over ranks without DDP.
+"""With local SGD, with several objectives and for a delayed group, ranks average without DDP.
 
-Local SGD is the strategy for a slow network. Objectives are minimised one after the other, each with some of the
-parameters, but DDP would wait for all parameters. `delayed` describes a delayed group of parameters.
+Local SGD is the strategy for a slow network. Several objectives are minimised one after the other, each by changing
+some of the parameters, but DDP would wait for the gradients of all. `delayed` describes a delayed group.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from trainloop.parallel.strategies import Replica
 
 
 class LocalSteps(Replica):
-    """With local SGD no gradient is sent: ranks step independently and average weights every `local_steps`.
+    """With local SGD no gradient is sent: ranks step independently, and average weights every `local_steps` steps.
 
-    See Stich 2019. Between two averages ranks differ, so weights are averaged before an evaluation or a checkpoint. A
-    checkpoint also averages the optimizer's moments, so ranks resume from equal moments.
+    See Stich 2019. Between two averages the ranks' weights differ, so weights are also averaged before an evaluation or
+    a checkpoint. The optimizer's moments are averaged then too, because all ranks resume from one checkpoint.
     """
 
     replicated = False
@@ -49,7 +49,10 @@ class LocalSteps(Replica):
 
 
 class DelayedGroup(NothingDelayed):
-    """The group holds parameters, which the run's optimizer steps, and the sums of their gradients on this rank."""
+    """This group holds the delayed parameters and the sums of their gradients on this rank.
+
+    The run's optimizer steps the parameters.
+    """
 
     def __init__(self, settings: DelayedSettings, model: nn.Module) -> None:
         assert settings.pattern is not None
@@ -63,16 +66,16 @@ class DelayedGroup(NothingDelayed):
             )
         self._sums = {name: torch.zeros_like(parameter) for name, parameter in self.named.items()}
         self._steps = 0  # number of steps summed so far
-        # This is the only way to exclude parameters from DDP (torch's own comment calls it a prototype).
+        # This is the only way to exclude parameters from DDP; a comment in torch calls it a prototype.
         ignore: Any = DistributedDataParallel._set_params_and_buffers_to_ignore_for_model
         ignore(model, list(self.named))
 
     @contextmanager
     def stepping(self, step: int, max_norm: float | None) -> Iterator[int]:
-        """Surrounds the optimizer's step number `step` (from 1); yields the bytes that it sent.
+        """Surrounds the optimizer's step number `step` (from 1); yields the number of bytes sent for the group.
 
-        Every k-th time it synchronises and clips the group's mean gradients; otherwise it hides them from the
-        optimizer.
+        In every k-th step it synchronises the group's mean gradients and clips them. In other steps it hides the
+        group's gradients from the optimizer.
         """
         for name, parameter in self.named.items():
             if parameter.grad is not None:
@@ -90,7 +93,7 @@ class DelayedGroup(NothingDelayed):
         self.load({}, step)
 
     def state(self) -> dict[str, Any]:
-        """Returns the sums averaged over ranks; if all ranks load these, the mean is unchanged."""
+        """Returns the sums, averaged over the ranks. If all ranks load these, the next mean doesn't change."""
         sums = {name: total.clone() for name, total in self._sums.items()}
         average(sums.values())
         return {"sums": sums, "steps": self._steps}
@@ -103,9 +106,10 @@ class DelayedGroup(NothingDelayed):
 
 
 class ByTurns(Replica):
-    """Every rank holds the full model, and gradients are averaged after each objective's last backward.
+    """Every rank holds the full model, and gradients are averaged after each objective's last backward pass.
 
-    DDP would wait for the gradients of all parameters, and send them all.
+    Only the gradients of the objective's parameters are sent. DDP would wait for the gradients of all parameters, and
+    send all.
     """
 
     def __init__(self, model: nn.Module, world: World, exchange: GradientExchange) -> None:
@@ -125,7 +129,7 @@ class ByTurns(Replica):
 
 
 def build_by_turns(strategy: str, model: nn.Module, world: World, exchange: GradientExchange) -> Replica:
-    """Returns the model, complete on every rank; if `strategy` is zero1, its optimizers are sharded."""
+    """Returns a ByTurns; if `strategy` is zero1, the state of each objective's optimizer is split among the ranks."""
     if strategy == "ddp" or world.size == 1:
         return ByTurns(model, world, exchange)
     # Imported when used, because it takes a second.

@@ -13,7 +13,7 @@ from trainloop.settings import Settings
 
 
 class BalanceSettings(Settings):
-    """These settings say when ranks' shares follow their speed."""
+    """These settings decide whether and how ranks' shares follow their speed."""
 
     enabled: bool = Field(False, description="Give slow ranks fewer samples. Only for ddp and zero1.")
     warmup: int = Field(20, ge=1, description="Steps before the first measurement counts (compilation, caches).")
@@ -29,7 +29,7 @@ class Balancer:
         self.weights = weights
 
     def add(self, times: StepTimes, samples: int) -> list[float] | None:
-        """Records a step of this rank; returns new weights for all ranks when they are due and differ enough."""
+        """Records a step of this rank; returns new weights for all ranks if they are due and differ enough, or None."""
         return None
 
 
@@ -44,7 +44,7 @@ def build_balancer(settings: BalanceSettings, world: World) -> Balancer:
 
 
 class SpeedBalancer(Balancer):
-    """This balancer measures the ranks' speed, and proposes new shares, which are equal on every rank."""
+    """This balancer measures the ranks' speed and computes new shares. All ranks get the same list of shares."""
 
     def __init__(self, settings: BalanceSettings, world: World, weights: list[float]) -> None:
         super().__init__(weights)
@@ -72,7 +72,7 @@ class SpeedBalancer(Balancer):
 
 
 def shares(speeds: list[float], least: float) -> list[float]:
-    """Returns shares (sum 1) in proportion to `speeds` (samples/s); the minimum is `least` times an equal share."""
+    """Returns shares in proportion to `speeds` (samples/s), whose sum is 1; none is below `least` of an equal share."""
     floor = least / len(speeds)
     raised = [max(speed / sum(speeds), floor) for speed in speeds]
     above = sum(share - floor for share in raised)

@@ -19,7 +19,7 @@ from trainloop.settings import Settings
 
 
 class BlockSettings(Settings):
-    """These settings say how the model's repeated blocks compute what they compute."""
+    """These settings decide whether the model's repeated blocks are compiled, and whether they are recomputed."""
 
     compile: bool | str = Field(
         False,
@@ -34,17 +34,17 @@ class BlockSettings(Settings):
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
-    """Returns the repeated blocks, each once, nested ones before those that contain them.
+    """Returns the repeated blocks, each once; nested blocks precede the block that contains them.
 
-    Blocks are the members of ModuleLists (transformers' layers, T5's parts of a layer, a stage's blocks). Members of
-    ModuleDicts and Sequentials are blocks if they contain layers and have a sibling of the same class (torchtitan's
-    layers, ResNet's).
+    Blocks are the members of ModuleLists (such as transformers' layers, the parts of T5's layers, or a stage's blocks).
+    Members of ModuleDicts and Sequentials are blocks if they contain layers and have a sibling of the same class (such
+    as the layers of torchtitan and of ResNet).
     """
     found: dict[nn.Module, None] = {}
     for child in model.children():
         found.update(dict.fromkeys(blocks(child)))
     members = list(model.children()) if isinstance(model, nn.ModuleList) else _alike(model)
-    # Exclude containers, which are never called themselves, and whose content was found above.
+    # Exclude containers, because they are never called themselves, and their blocks were found above.
     whole = [member for member in members if not isinstance(member, nn.ModuleList | nn.ModuleDict)]
     found.update((member, None) for member in whole if next(member.parameters(), None) is not None)
     return list(found)
@@ -59,17 +59,17 @@ def _alike(container: nn.Module) -> list[nn.Module]:
 
 
 def prepared(settings: BlockSettings, model: nn.Module) -> nn.Module:
-    """Returns the model after changing its blocks in place by `settings`. Raises ConfigError."""
+    """Returns the model after changing its blocks in place by `settings`. Raises ConfigError if that is impossible."""
     if settings == BlockSettings():
         return model
-    # Imported when used: few runs need it.
+    # Imported when used, because few runs need it.
     from trainloop.parallel.blocks import prepare
 
     return prepare(settings, model)
 
 
 def prepare(settings: BlockSettings, model: nn.Module) -> nn.Module:
-    """Returns the model after changing its outermost blocks in place by `settings`. Raises ConfigError."""
+    """Changes the model's outermost blocks in place by `settings`. Raises ConfigError if that is impossible."""
     found = blocks(model)
     inner = {module for block in found for module in block.modules() if module is not block}
     outermost = [block for block in found if block not in inner]
@@ -79,7 +79,8 @@ def prepare(settings: BlockSettings, model: nn.Module) -> nn.Module:
                 "blocks.activation_checkpointing is 'full', but the model has no repeated blocks: use none"
             )
         for block in outermost:
-            # A partial with a bound method is copied with its block (averaging weights copies it); a closure isn't.
+            # Averaging of weights copies the blocks. A partial with a bound method is copied with its block, but a
+            # closure isn't.
             block.forward = partial(_recomputed, block.forward)
     if settings.compile:
         backend = _backend(settings.compile)
@@ -94,7 +95,7 @@ def _recomputed(forward: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
 
 
 def _backend(compiler: bool | str) -> str:
-    """Returns the backend's name. Raises ConfigError when it can't be used here."""
+    """Returns the backend's name. Raises ConfigError if it can't be used here."""
     name = compiler if isinstance(compiler, str) else "inductor"
     if name not in torch._dynamo.list_backends(exclude_tags=()):
         usual = ", ".join(torch._dynamo.list_backends())

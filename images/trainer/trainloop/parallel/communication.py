@@ -1,8 +1,8 @@
 """DDP's communication hook sends gradients between ranks, and measures how long that takes.
 
 DDP calls the hook for each bucket when its gradients are ready, in the same order on every rank. At the last call, this
-rank has finished its own computing, and the rest of the backward is exposed communication. Only the hook sees a rank's
-own gradients, because afterwards they contain the mean over the ranks.
+rank has finished its own computing, and the rest of the backward pass is exposed communication. Only the hook sees a
+rank's own gradients, because they are then replaced by the mean over the ranks.
 
 Annotations are evaluated in this module, because DDP compares the annotations of `reduce`.
 """
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class CommunicationSettings(Settings):
-    """These settings say what DDP sends."""
+    """These settings decide what ranks send each other in a step."""
 
     compression: Method = Field(
         "none", description="Compression of gradients; docs/training.md lists what each method saves."
@@ -41,10 +41,10 @@ class CommunicationSettings(Settings):
 
 @dataclass
 class StepTimes:
-    """This class holds one step's communication on this rank, as moments of its `Clock` and in bytes."""
+    """This class holds points in time of one step on this rank, by its `Clock`, and the bytes that it sent."""
 
     began: float | torch.Event = 0.0
-    idle: tuple[float | torch.Event, float | torch.Event] = (0.0, 0.0)  # begin and end of the wait for other ranks
+    idle: tuple[float | torch.Event, float | torch.Event] = (0.0, 0.0)  # when the wait for other ranks began and ended
     ready: float | torch.Event | None = None  # when this rank's own gradients were ready
     done: float | torch.Event = 0.0  # when all ranks' gradients were reduced
     sent: int = 0
@@ -63,13 +63,13 @@ class StepTimes:
 
 
 class GradientExchange:
-    """The hook's state compresses, counts bytes, and records the end of this rank's own computing."""
+    """The hook's state compresses gradients, counts bytes, and records when this rank finishes its own computing."""
 
     def __init__(self, settings: CommunicationSettings, device: torch.device) -> None:
         self.settings = settings
         self.clock = Clock(device)
         self.times = StepTimes()
-        #: The parameters' names, from the strategy.
+        #: The parameters' names, which the strategy sets.
         self.names: dict[Tensor, str] = {}
         # : The accumulated error of compression, by parameter.
         self.memory: Memory = {}
@@ -78,16 +78,16 @@ class GradientExchange:
         self._compressor = compressor_for(settings.compression, settings.powersgd_rank)
         self._plain = Compressor()
         self._step = 0
-        #: The scale of this step's gradients (fp16) and each bucket's norm, if they are measured.
+        #: The loss's factor in this step, and the norm of each bucket, if they are measured.
         self._scale: Tensor | None = None
         self._norms = list[Tensor]()
         self._feedback = self._with_feedback() if settings.compression in ("onebit", "powersgd") else None
 
     def begin(self, step: int, scale: Tensor | None = None) -> None:
-        """Starts to measure before the step's first forward.
+        """Starts to measure a step, before its first forward pass.
 
-        If the loss's factor `scale` is given, the norm of this rank's own gradients is measured too, which costs one
-        read of all gradients.
+        `scale` is the factor by which the loss is multiplied. If it is given, the norm of this rank's own gradients is
+        measured too, which costs one read of all gradients.
         """
         self._step, self.sent, self._scale, self._norms = step, 0, scale, []
         if self._feedback is not None:
@@ -95,14 +95,14 @@ class GradientExchange:
         self.times = StepTimes(began=self.clock.now())
 
     def wait(self, waited: Callable[[], T]) -> T:
-        """Returns the result of `waited`, whose time doesn't count as this rank's computing."""
+        """Calls `waited` and returns its result; the time doesn't count as this rank's computing."""
         began = self.clock.now()
         value = waited()
         self.times.idle = (began, self.clock.now())
         return value
 
     def end(self) -> None:
-        """Ends measuring: the step's last backward has returned, and all gradients are reduced."""
+        """Stops measuring, because the step's last backward pass has returned, and all gradients are reduced."""
         self.times.done = self.clock.now()
         self.times.sent = self.sent
         if self._norms:
@@ -111,7 +111,7 @@ class GradientExchange:
             self._feedback.end()
 
     def measure(self, gradients: Tensor) -> None:
-        """Measures some of this rank's own gradients before they are reduced, if this step is measured."""
+        """If this step's gradients are measured, measures some of this rank's own before they are reduced."""
         if self._scale is not None:
             self._norms.append(torch.linalg.vector_norm(gradients))
 
@@ -130,12 +130,12 @@ class GradientExchange:
         return future
 
     def skip(self) -> None:
-        """Reverts this step's compression error, because the step isn't made; earlier errors are kept."""
+        """Restores the compression errors from before this step, because the step isn't made."""
         if self._feedback is not None:
             self._feedback.skip()
 
     def load(self, memories: list[Memory], rank: int) -> bool:
-        """Loads the memories of all ranks of a checkpoint; returns whether a part fits no parameter and is dropped.
+        """Loads the memories of a checkpoint's ranks; returns whether some fit no parameter and are dropped.
 
         The checkpoint's errors are added to the next steps, even if those use another compression.
         """

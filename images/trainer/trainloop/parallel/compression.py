@@ -1,8 +1,8 @@
-"""Gradients are sent with fewer bits: a compressor reduces one DDP bucket to the mean over ranks, or close to the mean.
+"""Gradients are sent with fewer bits: a compressor reduces one DDP bucket to its mean over ranks, or an approximation.
 
-The error of one step is added to the next steps (see `lossy`). The hook itself runs all collectives one after the
-other. A chain of callbacks, as in torch's PowerSGD, could run in a different order on other ranks, and hangs with gloo
-and more than one bucket.
+The error of one step is added to later steps (see `lossy`). The hook itself runs all collectives, one after the other.
+If they ran in a chain of callbacks, as in torch's PowerSGD, their order could differ between ranks; with gloo and more
+than one bucket that hangs.
 
 Bytes that a rank sends (n numbers, W ranks), with all-reduce as a ring:
 
@@ -21,16 +21,16 @@ from torch.distributed import GradBucket
 from trainloop.distributed.world import ring_bytes
 
 Method = Literal["none", "fp16", "bf16", "powersgd", "onebit"]
-#: A rank's memory, by parameter's name and kind: plain tensors of the parameter's shape, so that they can be saved.
-#: Kinds: `left` is the error of the rank's own gradient, `mean_left` that of the mean that it sent to all (zero outside
-#: its part); `factor` is PowerSGD's last right factor.
+#: A rank's memory: plain tensors, which can be saved, by the parameter's name and a kind. `left` is the error of the
+#: rank's own gradient. `mean_left` is the error of the mean that the rank sent to all ranks, and is zero outside the
+#: rank's part. Both have the parameter's shape. `factor` is PowerSGD's last right factor.
 Memory = dict[str, torch.Tensor]
 
 
 class Compressor:
-    """This compressor all-reduces in the gradient's own type, or in a shorter one."""
+    """This compressor all-reduces gradients in their own type, or in a shorter type."""
 
-    # : Whether the compressor itself removes `mean_left` from the memory; the bucket already includes `left`.
+    # : Whether the compressor itself uses up `mean_left` in the memory. `left` is always added before it is called.
     keeps_means = False
 
     def __init__(self, dtype: torch.dtype | None = None) -> None:
@@ -39,13 +39,13 @@ class Compressor:
     def reduce(
         self, bucket: GradBucket, names: list[str], memory: Memory
     ) -> tuple[torch.futures.Future[torch.Tensor], int]:
-        """Returns the bucket's mean over ranks, in a future, and the bytes that this rank sends for it.
+        """Returns a future with the bucket's mean over ranks, and the number of bytes that this rank sends for it.
 
-        The bucket already includes earlier errors. The new error is stored in `memory` under the parameters' `names`,
-        which are empty for a lossless method.
+        The bucket already includes earlier errors. The new error is stored in `memory` under the parameters' `names`;
+        with a lossless method, `names` is empty.
         """
         buffer, size = bucket.buffer(), dist.get_world_size()
-        # Divided before the sum, so that fp16 doesn't overflow.
+        # Divide before summing, so that fp16 doesn't overflow.
         sent = buffer.div_(size) if self._dtype is None else (buffer / size).to(self._dtype)
         work = dist.all_reduce(sent, async_op=True)
         assert work is not None

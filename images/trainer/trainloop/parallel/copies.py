@@ -1,8 +1,8 @@
 """This ZeRO-1 survives the loss of ranks, because two ranks hold a current copy of each shard of the optimizer's state.
 
-DDP gives every rank all gradients. So the shard's own rank and its neighbour make the same update, and the copy needs
-no messages. Then the shard's own rank, or the neighbour if that rank is absent, sends the weights to all others.
-`continued.strategies` brings the ranks to the same step after a fault.
+DDP gives every rank all gradients. So the shard's own rank and a second rank make the same update, and the copy needs
+no messages. Then the shard's own rank, or the second rank if the first is absent, sends the weights to all other ranks.
+After a fault, `continued.strategies` brings the ranks to the same step.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ Moments = dict[str, Any]
 
 
 def dealt(sizes: Iterable[Sequence[int]], count: int) -> list[list[list[int]]]:
-    """Returns the parameters of each of `count` shards, for each group, given the parameters' sizes.
+    """Returns, for each group of parameters and each of `count` shards, the numbers of the parameters in the shard.
 
-    Parameters are assigned in order of size, the largest first, each to the shard that is smallest so far.
+    `sizes` lists the parameters' sizes by group. Parameters are assigned in order of size, the largest first, each to
+    the shard that is smallest so far.
     """
     filled, found = [0] * count, list[list[list[int]]]()
     for group in sizes:
@@ -36,15 +37,15 @@ def dealt(sizes: Iterable[Sequence[int]], count: int) -> list[list[list[int]]]:
 
 
 def holders(shard: int, ranks: int, local_ranks: int) -> tuple[int, int]:
-    """Returns the two ranks that hold a shard: its own rank, and the rank of the same number in the next worker.
+    """Returns the two ranks that hold a shard: its own rank, and the rank with the same local rank in the next worker.
 
-    If there is a single worker, the second one is the next rank.
+    If there is a single worker, the second rank is the one after the shard's own.
     """
     return shard, (shard + (local_ranks if local_ranks < ranks else 1)) % ranks
 
 
 class Mirrored(torch.optim.Optimizer):
-    """This optimizer updates two shards with `optim`, which has the class of the replaced optimizer."""
+    """This optimizer updates the shards that this rank holds with `optim`, an optimizer of the original class."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, world: World) -> None:
         kind = type(optimizer)
@@ -69,11 +70,11 @@ class Mirrored(torch.optim.Optimizer):
         return [shard for shard in range(self.world.size) if rank in self.holders(shard)]
 
     def source(self, shard: int, ranks: Collection[int]) -> int:
-        """Returns which of `ranks` sends a shard to the others."""
+        """Returns the one of `ranks` that sends a shard to the other ranks."""
         return next(rank for rank in self.holders(shard) if rank in ranks)
 
     def copies(self) -> set[torch.Tensor]:
-        """Returns the parameters that this rank holds and another present rank sends."""
+        """Returns the parameters that this rank holds but another present rank sends."""
         rank, present = self.world.rank, self.world.present
         copied = [shard for shard in self.shards_of(rank) if self.source(shard, present) != rank]
         return {parameter for shard in copied for parameter in self.shards[shard]}
@@ -83,7 +84,7 @@ class Mirrored(torch.optim.Optimizer):
         self.send()
 
     def update(self) -> None:
-        """Makes the update of this rank's two shards."""
+        """Updates the weights in this rank's two shards."""
         pairs = list(zip(self.param_groups, self.optim.param_groups, strict=True))
         for whole, own in pairs:
             own.update({name: value for name, value in whole.items() if name != "params"})
@@ -92,7 +93,7 @@ class Mirrored(torch.optim.Optimizer):
             whole.update({name: value for name, value in own.items() if name != "params"})
 
     def send(self, ranks: Collection[int] | None = None) -> None:
-        """Sends the weights of all shards to all ranks, each from one of the present `ranks`."""
+        """Sends the weights of every shard to all ranks; the sender is one of `ranks`, or of all present ranks."""
         work = []
         for number, shard in enumerate(self.shards):
             source = self.source(number, self.world.present if ranks is None else ranks)
@@ -101,7 +102,7 @@ class Mirrored(torch.optim.Optimizer):
             each.wait()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Loads this rank's two shards from a state whose parameters are numbered in the order of all groups."""
+        """Loads this rank's two shards from a whole state, in which all groups' parameters are numbered in order."""
         numbers = {each: number for number, each in enumerate(parameters_of(self))}
         places = {each: place for place, each in enumerate(parameters_of(self.optim))}
         given = state_dict["state"]
@@ -125,7 +126,7 @@ def is_mirrored(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def copies(optimizer: torch.optim.Optimizer) -> set[torch.Tensor]:
-    """Returns the parameters whose state this rank holds and another present rank sends."""
+    """Returns the parameters whose state this rank holds but another present rank sends."""
     return {each for member in members_of(optimizer) if isinstance(member, Mirrored) for each in member.copies()}
 
 

@@ -1,9 +1,9 @@
 """A model is created on the meta device, and its weights are computed later, one by one.
 
 The constructor's operations are recorded, and computed in the same order once the model is sharded. So they draw the
-same random numbers and give equal weights. A weight is complete only until its last operation, so a rank never holds
-more than its shards and the current weight. A weight that is set twice (by torch's initialisation and then by the
-model's) isn't kept in between.
+same random numbers and give the same weights as usual. A whole weight is dropped after its last operation, so a rank
+never holds more than its shards and the current weight. If a weight is set twice (by torch's initialisation and then by
+the model's), it isn't kept in between.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from trainloop.errors import listed
 
-#: Operations that are computed at once: they are small and draw no random numbers, and constructors read their results.
+#: Operations that are computed immediately: constructors read their results. They are small and draw no random numbers.
 _AT_ONCE = ("aten::arange", "aten::linspace", "aten::logspace", "aten::scalar_tensor")
 _EMPTY = ("aten::empty", "aten::empty_strided")
 #: In-place operations whose result doesn't depend on the previous content.
@@ -28,7 +28,7 @@ _OVERWRITES = ("aten::normal_", "aten::uniform_", "aten::zero_", "aten::fill_", 
 
 
 class Slot(NamedTuple):
-    """A slot is a tensor without values, identified by its storage and its place in the storage."""
+    """A slot identifies a tensor without values by its storage and its place in the storage."""
 
     storage: int
     dtype: torch.dtype
@@ -39,14 +39,14 @@ class Slot(NamedTuple):
 
 @dataclass
 class Call:
-    """A call is a recorded operation; tensors without values are Slots in it."""
+    """A call is a recorded operation, in which Slots replace tensors without values."""
 
     function: Callable[..., Any]
     name: str
     arguments: tuple[Any, ...]
     keywords: dict[str, Any]
     results: list[Slot | torch.Tensor]
-    #: The random generator's state, if the constructor had set it before.
+    #: The random generator's state if it was set since the previous call that used it, else None.
     random: torch.Tensor | None
 
     def storages(self) -> set[int]:
@@ -55,10 +55,10 @@ class Call:
 
 
 class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """This mode records the operations of the body, whose tensors have no values.
+    """This mode records the operations in the `with` body, whose tensors have no values.
 
     In the body these tensors appear to be on the CPU, because libraries skip initialisation on the meta device. If the
-    body needs a value, torch or this class raises RuntimeError or NotImplementedError.
+    body needs a tensor's value, torch or this class raises RuntimeError or NotImplementedError.
     """
 
     def __init__(self) -> None:
@@ -91,7 +91,10 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.calls.append(Call(function, name, arguments, named, [self.slot(result) for result in results], state))
 
     def truncated(self, whole: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-        """Returns torch's truncated normal distribution, which repeats draws until all values fit, as one operation."""
+        """Returns a replacement for torch's `trunc_normal_`, which records the whole function as one operation.
+
+        The original draws repeatedly until all values are within the limits, so it needs values.
+        """
 
         def trunc_normal(tensor: torch.Tensor, *args: Any, **keywords: Any) -> torch.Tensor:
             self.record(whole, "aten::normal_", (tensor, *args), keywords, [tensor], random=True)
@@ -100,7 +103,7 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return trunc_normal
 
     def slot(self, tensor: torch.Tensor) -> Slot | torch.Tensor:
-        """Returns the slot of a tensor without values; other tensors as they are."""
+        """Returns the slot of a tensor without values; a copy of any other tensor."""
         if not _is_fake(tensor):
             with _disable_current_modes():
                 return tensor.detach().clone()  # a later operation may change it
@@ -109,7 +112,10 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return Slot(storage._cdata, tensor.dtype, int(tensor.storage_offset()), tensor.shape, tensor.stride())
 
     def _state(self, generator: torch.Generator) -> torch.Tensor | None:
-        """Returns the generator's state if it was set since its last use, because recording draws no random numbers."""
+        """Returns the generator's state if it has changed since its last use, else None.
+
+        Recording draws no random numbers, so the state changes only if the constructor sets it.
+        """
         with _disable_current_modes():
             state, before = generator.get_state(), self._states.get(generator)
             self._states[generator] = state
@@ -151,10 +157,13 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 live.setdefault(slot.storage, result.untyped_storage())
 
     def _lifetimes(self) -> Iterator[tuple[Call, set[int], set[int]]]:
-        """Yields each call, with the storages that aren't read after it, and those that no later call touches."""
+        """Yields each call with two sets of its storages, whose content isn't needed after it.
+
+        The next call that uses a storage of the first set overwrites it. No later call uses a storage of the second.
+        """
         after: list[tuple[set[int], set[int]]] = []
         seen: set[int] = set()
-        overwritten: set[int] = set()  # by the next call that touches it
+        overwritten: set[int] = set()  # the storages that the next call that uses them overwrites
         for call in reversed(self.calls):
             touched = call.storages()
             after.append((touched & overwritten, touched - seen))
@@ -172,12 +181,12 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def tensors_of(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Returns parameters and buffers by name, each once."""
+    """Returns a model's parameters and buffers by name, each once."""
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
 def replace_tensors(model: nn.Module, new: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """Replaces each parameter and buffer by a `new` one; unlike `to_empty`, this keeps tied ones tied."""
+    """Replaces each parameter and buffer by the result of `new`. Unlike after `to_empty`, tied tensors stay tied."""
     made: dict[torch.Tensor, torch.Tensor] = {}
     for module in model.modules():
         tables: list[dict[str, Any]] = [module._parameters, module._buffers]
@@ -191,10 +200,11 @@ def replace_tensors(model: nn.Module, new: Callable[[torch.Tensor], torch.Tensor
 
 
 def recorded(make: Callable[[], nn.Module]) -> tuple[nn.Module, Iterator[tuple[str, torch.Tensor]]]:
-    """Returns the result of `make` on the meta device, and an iterator that computes its tensors by name.
+    """Returns the model that `make` creates, on the meta device, and an iterator over its names and computed tensors.
 
-    The tensors are its parameters and buffers. Raises RuntimeError, or its subclass NotImplementedError, for a model
-    that needs values in its constructor, keeps tensors that are no buffers, or leaves one without a value.
+    The tensors are the model's parameters and buffers. Raises RuntimeError, or its subclass NotImplementedError, if the
+    model needs values in its constructor, keeps a tensor that is neither parameter nor buffer, or leaves a parameter or
+    buffer without a value.
     """
     recording, trunc_normal = Recording(), torch.nn.init._no_grad_trunc_normal_
     try:

@@ -1,6 +1,7 @@
-"""Ghost gradients are a fault that a loss curve shows too late or not at all.
+"""This module detects ghost gradients and unequal parameters, which a loss curve shows too late or not at all.
 
-A parameter without a gradient is never trained. If it has a gradient on only some ranks, the average is wrong.
+A ghost is a parameter without a gradient. If no rank has a gradient for the parameter, it is never trained; if only
+some ranks have one, the average is wrong.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from trainloop.settings import Settings
 
 
 class GradientSettings(Settings):
-    """These settings say what is checked about gradients and parameters."""
+    """These settings choose the checks of gradients and parameters."""
 
     ghosts: Literal["fail", "warn", "off"] = Field("fail", description="When step 1 gave a parameter no gradient.")
     checksum_every: int | None = Field(1000, gt=0, description="Steps between comparisons of parameters; null never.")
@@ -28,9 +29,9 @@ class GradientSettings(Settings):
 
 @contextmanager
 def recording(model: nn.Module) -> Iterator[set[str]]:
-    """Yields the set of parameter names that get a gradient in the body, filled when the body ends.
+    """Yields a set that collects the names of the parameters that get a gradient in the `with` body.
 
-    The gradients alone don't show this, because DDP gives an unused parameter a gradient of zeros.
+    The gradients themselves don't show this, because DDP gives an unused parameter a gradient of zeros.
     """
     reached: set[str] = set()
     hooks = [
@@ -46,15 +47,18 @@ def recording(model: nn.Module) -> Iterator[set[str]]:
 
 
 def _sharded(model: nn.Module) -> list[tuple[str, Any]]:
-    """Returns the modules that FSDP2 shards, by name.
+    """Returns the names and the modules that FSDP2 shards.
 
-    They are recognised by their method, because importing FSDP2 takes a second.
+    They are recognised by their method `unshard`, because importing FSDP2 to check their class takes a second.
     """
     return [(name, module) for name, module in model.named_modules() if hasattr(module, "unshard")]
 
 
 def accumulating(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yields, by name, the parameters to which the backward pass adds gradients: FSDP2's whole ones, not its shards."""
+    """Yields the parameters to which the backward pass adds gradients, with their names.
+
+    With FSDP2 these are the whole parameters, not the shards.
+    """
     units = _sharded(model)
     if not units:
         yield from model.named_parameters()
@@ -69,7 +73,7 @@ def accumulating(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def ghosts(model: nn.Module, reached: set[str], world: World) -> str | None:
-    """Returns a message about trainable parameters without a gradient, equal on every rank, or None."""
+    """Returns a message about trainable parameters without a gradient, or None. It is the same on every rank."""
     own = [name for name, parameter in model.named_parameters() if parameter.requires_grad and name not in reached]
     missing = world.gather(own)
     if not any(missing):
@@ -80,9 +84,10 @@ def ghosts(model: nn.Module, reached: set[str], world: World) -> str | None:
 
 
 def sentence(missing: list[list[str]], *, sharded: bool) -> str | None:
-    """Returns a message about the parameters that have no gradient, which `missing` lists for each rank, or None.
+    """Returns a message about the parameters that have no gradient; `missing` lists their names for each rank.
 
-    Returns None if that is harmless, because FSDP2 uses zeros for ranks without a gradient.
+    If the model is sharded and each parameter has a gradient on some rank, returns None, because FSDP2 then uses zeros
+    on the other ranks.
     """
     by_ranks: dict[tuple[int, ...], list[str]] = {}
     for name in dict.fromkeys(name for names in missing for name in names):
@@ -103,19 +108,23 @@ def sentence(missing: list[list[str]], *, sharded: bool) -> str | None:
     )
 
 
-#: A checksum adds this many numbers at once, which bounds its memory.
+#: A checksum is computed in chunks of this many numbers, to limit its memory.
 CHUNK = 1 << 22
 
 
 def checksums(parameters: Iterable[torch.Tensor]) -> list[int]:
-    """Returns an exact number for each tensor: the sum of its bits as integers, which doesn't depend on the order."""
+    """Returns an exact checksum of each tensor, which doesn't depend on the order of summation.
+
+    Its bits are read as 16-bit integers, and summed, each multiplied by its position.
+    """
     sums = []
     for tensor in parameters:
         bits = tensor.detach().contiguous().view(-1).view(torch.int16)
         total = 0
         for start in range(0, bits.numel(), CHUNK):
             chunk = bits[start : start + CHUNK].to(torch.int64)
-            # Weighted by position, to detect two exchanged values too; int64 wraps, which is still exact.
+            # The position is a weight, so that two exchanged values are detected too. If int64 overflows, it wraps
+            # around, which is still exact.
             position = torch.arange(start + 1, start + 1 + chunk.numel(), device=chunk.device)
             total += int((chunk * position).sum())
         sums.append(total)
@@ -123,7 +132,10 @@ def checksums(parameters: Iterable[torch.Tensor]) -> list[int]:
 
 
 def compare_parameters(model: nn.Module, world: World) -> None:
-    """Raises Diverged on every rank, naming rank and parameter, if parameters aren't equal to the bit on all ranks."""
+    """Raises Diverged on every rank if parameters aren't the same on all ranks, bit for bit.
+
+    The message names the ranks and the first parameter.
+    """
     names = [name for name, _ in model.named_parameters()]
     gathered = world.gather(tuple(checksums(parameter for _, parameter in model.named_parameters())))
     common, _ = Counter(gathered).most_common(1)[0]

@@ -1,8 +1,8 @@
 """These compressors send an approximate gradient: only signs, or a matrix as a product of two thin matrices.
 
 The error of one step is added to the next step (error feedback). Each rank has its own memory of errors, which is saved
-in the checkpoint. Errors are stored by parameter, because DDP rearranges its buckets after the first backward, and a
-resumed run may use buckets of another size. After every step
+in the checkpoint. Errors are stored by parameter, because DDP rearranges its buckets after the first backward pass, and
+a resumed run may use buckets of another size. After every step this equation holds:
 
     sum of the true mean gradients - sum of the steps' gradients = mean of ranks' `left` + sum of their `mean_left`
 """
@@ -18,11 +18,11 @@ from trainloop.parallel.compression import Compressor, Memory
 
 
 class OneBit(Compressor):
-    """This compressor sends signs with one scale a chunk, with error feedback in both directions.
+    """This compressor sends signs and one scale per chunk, with error feedback in both directions.
 
-    The method is from Seide et al. 2014, and Tang et al. 2021, section 4. Each rank averages one chunk: signs go there
-    by all-to-all, and the average comes back as signs by all-gather. All-gathering all ranks' signs instead would cost
-    W/64 of fp32's traffic, more than fp32 from 64 ranks on.
+    The method is from Seide et al. 2014, and Tang et al. 2021, section 4. Each rank averages one chunk: all ranks send
+    it their signs by all-to-all, and it sends the signs of the average back by all-gather. If all ranks' signs were
+    all-gathered instead, W ranks would cause W/64 of fp32's traffic, so from 64 ranks on nothing would be saved.
     """
 
     keeps_means = True
@@ -32,13 +32,14 @@ class OneBit(Compressor):
     ) -> tuple[torch.futures.Future[torch.Tensor], int]:
         buffer, size, rank = bucket.buffer(), dist.get_world_size(), dist.get_rank()
         numbers, chunk = buffer.numel(), -(-buffer.numel() // (8 * size)) * 8
-        # The padding isn't part of the gradient: counting it would shrink its chunk's scale.
+        # The padding isn't part of the gradient. If it counted, it would shrink its chunk's scale.
         there = (torch.arange(chunk * size, device=buffer.device) < numbers).view(size, chunk)
         averaged = _padded(_kept(bucket, names, "mean_left", memory), there)
         own = averaged[rank].clone()
         averaged[rank] = 0
-        # After other buckets or a resume, this rank may hold errors in chunks that now belong to another rank. Such an
-        # error counts fully in the mean, so it is multiplied by the number of ranks and added to this rank's part.
+        # After the buckets have changed or the run was resumed, this rank may hold errors in chunks that now belong to
+        # another rank. Such an error counts fully in the mean, so it is multiplied by the number of ranks, and added to
+        # the gradient that this rank sends.
         bits, scales, left = _signs(_padded(buffer, there) + size * averaged, there)
         received, their_scales = torch.empty_like(bits), torch.empty_like(scales)
         dist.all_to_all_single(received, bits)
@@ -62,12 +63,12 @@ class OneBit(Compressor):
 
 
 def _padded(flat: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
-    """Returns a bucket's numbers as one row for each rank, with zeros at the end."""
+    """Returns a bucket's numbers with one row per rank, padded with zeros at the end."""
     return torch.nn.functional.pad(flat, (0, there.numel() - flat.numel())).view_as(there)
 
 
 def _kept(bucket: GradBucket, names: list[str], kind: str, memory: Memory) -> torch.Tensor:
-    """Removes and returns the memory of a bucket's parameters; zeros for parameters without one."""
+    """Removes one kind of memory of a bucket's parameters and returns it; zeros for parameters that have none."""
     kept = torch.zeros_like(bucket.buffer())
     parts = torch.split(kept, [gradient.numel() for gradient in bucket.gradients()])
     for name, part in zip(names, parts, strict=True):
@@ -77,7 +78,7 @@ def _kept(bucket: GradBucket, names: list[str], kind: str, memory: Memory) -> to
 
 
 def _signs(rows: torch.Tensor, there: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Returns each row's signs (eight in a byte), its mean magnitude over numbers that are `there`, and the error."""
+    """Returns each row's signs (eight in a byte), its mean magnitude without the padding, and the error of both."""
     scales = (rows.abs() * there).sum(1) / there.sum(1).clamp(min=1)
     weights = 2 ** torch.arange(8, dtype=torch.uint8, device=rows.device)
     bits = ((rows >= 0).view(rows.shape[0], -1, 8) * weights).sum(2, dtype=torch.uint8)
@@ -85,14 +86,17 @@ def _signs(rows: torch.Tensor, there: torch.Tensor) -> tuple[torch.Tensor, torch
 
 
 def _values(bits: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """Returns the result of `_signs` as numbers: rows x 8 x bytes."""
+    """Returns the numbers that signs and scales from `_signs` stand for; a row has eight numbers per byte."""
     weights = 2 ** torch.arange(8, dtype=torch.uint8, device=bits.device)
     positive = bits.unsqueeze(2).bitwise_and(weights).ne(0).view(bits.shape[0], -1)
     return torch.where(positive, scales.unsqueeze(1), -scales.unsqueeze(1))
 
 
 class PowerSGD(Compressor):
-    """A matrix is sent as a product of two thin ones, by a power iteration a step (Vogels et al. 2019)."""
+    """This compressor sends a matrix as a product of two thin matrices.
+
+    It makes one power iteration in each step (Vogels et al. 2019).
+    """
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
@@ -149,14 +153,14 @@ class Feedback:
         self._before: Memory = {}
 
     def begin(self) -> None:
-        """Begins a step."""
+        """Begins a step, and remembers the errors from before it."""
         self._before = dict(self._memory)
 
     def add(self, bucket: GradBucket, names: list[str], keeps_means: bool) -> None:
         """Adds earlier errors to a bucket's gradients.
 
-        With `keeps_means` the compressor itself handles the errors of means. Otherwise they are added to this rank's
-        part of the mean, multiplied by the number of ranks.
+        If `keeps_means` is true, the compressor itself handles the errors of means. Otherwise they are multiplied by
+        the number of ranks, and added to this rank's gradients.
         """
         weights = {"left": 1} if keeps_means else {"left": 1, "mean_left": dist.get_world_size()}
         for name, gradient in zip(names, bucket.gradients(), strict=True):
@@ -165,17 +169,17 @@ class Feedback:
                     gradient.add_(kept.to(gradient.device), alpha=weight)
 
     def end(self) -> None:
-        """Ends a step's backward."""
+        """Ends a step's backward passes."""
         if not dist.is_initialized():
-            # A single rank has no DDP hook to add the errors that several ranks have left.
+            # A single rank has no DDP hook, so errors from an earlier run with several ranks are added here.
             for parameter, name in self._names.items():
                 if parameter.grad is not None and f"{name}.left" in self._memory:
                     parameter.grad += self._memory.pop(f"{name}.left").to(parameter.device)
-        # DDP drops the message for a parameter that no rank has used.
+        # DDP drops the result for a parameter that no rank has used, so its error is taken back.
         self._take_back({name for parameter, name in self._names.items() if parameter.grad is None})
 
     def skip(self) -> None:
-        """Reverts this step's errors."""
+        """Restores the errors from before this step."""
         self._take_back(set(self._names.values()))
 
     def _take_back(self, names: set[str]) -> None:
@@ -186,7 +190,7 @@ class Feedback:
                     self._memory[key] = self._before[key]
 
     def load(self, memories: list[Memory], rank: int) -> bool:
-        """Loads the memories of all ranks of a checkpoint; returns whether a part fits no parameter and is dropped."""
+        """Loads the memories of a checkpoint's ranks; returns whether some fit no parameter and are dropped."""
         size = dist.get_world_size() if dist.is_initialized() else 1
         memory = memories[rank] if len(memories) == size else carried_over(memories)
         shapes = {name: parameter.shape for parameter, name in self._names.items()}
@@ -200,8 +204,8 @@ class Feedback:
 def carried_over(memories: list[Memory]) -> Memory:
     """Returns a rank's memory when a checkpoint of `len(memories)` ranks is loaded by another number of ranks.
 
-    The total error of the mean gradient is the mean of the ranks' own errors plus the errors of the means that they
-    sent. Every new rank starts with that, so nothing is lost.
+    The total error of the mean gradient is the mean of the ranks' own errors, plus the errors of the means that they
+    sent. Every new rank starts with this total as its own error, so nothing is lost.
     """
     carried: Memory = {}
     for memory in memories:

@@ -28,10 +28,10 @@ def build_model(
     dtype: torch.dtype,
     say: Callable[[str], None],
 ) -> tuple[nn.Module, Values | None]:
-    """Returns the result of `make` on the rank's device, with floating-point tensors as `dtype`.
+    """Returns the model that `make` creates, on the rank's device, with floating-point tensors as `dtype`.
 
-    With fsdp the model is on the meta device, and an iterator computes its values. If the values can't be recorded,
-    the complete model is on the host, and `say` reports why.
+    With fsdp the model is on the meta device, and an iterator that computes its values is returned too. If the model
+    can't be made on the meta device, it is complete on the host, and `say` is called with the reason.
     """
     if world.size == 1 or settings.strategy != "fsdp":
         return _to_be_trained(make(), dtype).to(world.device), None
@@ -48,10 +48,10 @@ def build_model(
 
 
 def _to_be_trained(model: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Returns the model with its floating-point tensors as `dtype`; complex ones (rotary positions) keep their own.
+    """Returns the model with its floating-point tensors as `dtype`; complex tensors (rotary positions) keep their type.
 
-    A model in evaluation mode, as transformers loads them, is put in training mode; layers in evaluation mode within a
-    model in training mode (a frozen BatchNorm) stay so.
+    Transformers loads models in evaluation mode; such a model is put in training mode. If the model is in training mode
+    already, layers in evaluation mode (a frozen BatchNorm) stay in evaluation mode.
     """
     model = model if model.training else model.train()
     return model.double() if dtype == torch.float64 else model.float()
@@ -67,10 +67,10 @@ def build_replica(
     *,
     by_turns: bool = False,
 ) -> Replica:
-    """Returns `model` spread by `settings`; one rank alone needs no strategy.
+    """Returns `model`, distributed by `settings`; a single rank needs no strategy.
 
-    `model` and `values` are from `build_model`, and `plan` is the task's plan for tensor parallelism. `by_turns` is
-    true if each backward computes gradients for only some parameters.
+    `model` and `values` are the results of `build_model`, and `plan` is the task's plan for tensor parallelism.
+    `by_turns` is true if each backward pass computes gradients for only some parameters.
     """
     if by_turns and (settings.strategy != "fsdp" or world.size == 1):
         from trainloop.parallel.averaging import build_by_turns
@@ -88,7 +88,7 @@ def build_replica(
 
 
 def divided(world: World, settings: ParallelSettings) -> World:
-    """Returns the world of a layout. Raises ConfigError for a layout that the ranks don't allow."""
+    """Returns the world with the layout in `settings`. Raises ConfigError if it doesn't fit the number of ranks."""
     tensor, data, parts = settings.tensor, settings.data, world.size // settings.tensor
     replicas = data[0] if isinstance(data, tuple) else 1
     if world.size % tensor:
@@ -108,11 +108,11 @@ def _shown(data: int | tuple[int, int]) -> str:
 
 
 def follow_freezing(replica: Replica, optimizer: torch.optim.Optimizer, settings: ParallelSettings) -> None:
-    """Makes DDP reduce the gradients of the parameters that are trained now.
+    """Makes DDP reduce the gradients of those parameters that are trained now.
 
-    Hooks may freeze parameters during a run, the same ones on every rank. DDP waits for the parameters that were
-    trained when it started, so it is restarted. FSDP2 adapts by itself. Raises ConfigError if the optimizer lacks a
-    parameter.
+    During a run, a task's hooks may freeze or unfreeze parameters, the same ones on every rank. DDP would wait for the
+    parameters that were trained when it started, so it is restarted. FSDP2 adapts by itself. Raises ConfigError if the
+    optimizer lacks a trained parameter.
     """
     trained = [parameter.requires_grad for parameter in replica.model.parameters()]
     if replica.wrapped is not None and replica.reduced and replica.trained != trained:
@@ -121,7 +121,7 @@ def follow_freezing(replica: Replica, optimizer: torch.optim.Optimizer, settings
 
 
 def delayed(settings: DelayedSettings, model: nn.Module) -> NothingDelayed:
-    """Returns the group that `settings` name. Raises ConfigError if the pattern matches no parameter, or all."""
+    """Returns the delayed group. Raises ConfigError if the pattern in `settings` matches no parameter, or all."""
     if settings.pattern is None:
         return NothingDelayed()
     from trainloop.parallel.averaging import DelayedGroup

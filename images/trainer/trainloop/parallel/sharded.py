@@ -1,4 +1,4 @@
-"""ZeRO-1 and FSDP2 are the strategies for models that don't fit on a device."""
+"""ZeRO-1 and FSDP2 are the strategies for models that don't fit on a single device."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ZeroRedundancy(Replica):
         return spread
 
     def _count(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Counts the updated parameters that ranks broadcast; each rank sends an equal part on average."""
+        """Counts the bytes of the updated parameters that ranks broadcast, of which a rank sends an average part."""
         numbers = sum(parameter.nbytes for group in optimizer.param_groups for parameter in group["params"])
         self.exchange.times.sent += numbers * (self.world.size - 1) // self.world.size
 
@@ -60,7 +60,10 @@ class ZeroRedundancy(Replica):
 
 
 class Counted:
-    """This mixin counts the bytes that a rank sends in FSDP2's collectives: a shard to every other rank each way."""
+    """This mixin counts the bytes that a rank sends in FSDP2's collectives.
+
+    In each collective, a rank sends one shard to every other rank.
+    """
 
     def __init__(self, exchange: GradientExchange) -> None:
         self._exchange = exchange
@@ -72,13 +75,13 @@ class Counted:
 
 
 class CountedAllGather(Counted, DefaultAllGather):
-    """This is FSDP2's own all-gather, counted."""
+    """This is FSDP2's own all-gather, whose bytes are counted."""
 
 
 class CountedReduceScatter(Counted, DefaultReduceScatter):
-    """This is FSDP2's own reduce-scatter, counted and measured, because its input is the rank's own gradients.
+    """This is FSDP2's own reduce-scatter, whose bytes are counted, including the later reduction over the replicas.
 
-    The output is then reduced over the replicas.
+    Its input is the rank's own gradients, so their norm is measured here.
     """
 
     def __init__(self, exchange: GradientExchange, replicas: int) -> None:
@@ -86,14 +89,17 @@ class CountedReduceScatter(Counted, DefaultReduceScatter):
         self._replicas = replicas
 
     def __call__(self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, *more: Any, **named: Any) -> Any:
-        if named["op"] == ReduceOp.AVG:  # for fp64, torch has divided them already
+        if named["op"] == ReduceOp.AVG:  # otherwise (fp64), torch has already divided the gradients
             self._exchange.measure(input_tensor)
         self._exchange.sent += ring_bytes(output_tensor.numel(), self._replicas, output_tensor.element_size())
         return super().__call__(output_tensor, input_tensor, *more, **named)
 
 
 class FullySharded(Replica):
-    """FSDP2 shards the model's blocks, and the rest with its root, over all ranks or over those of each replica."""
+    """FSDP2 shards the model over all ranks, or over the ranks of each replica.
+
+    The units of sharding are the model's blocks, and its root, which includes everything outside the blocks.
+    """
 
     equal_passes = True
     replicated = False
@@ -118,7 +124,7 @@ class FullySharded(Replica):
             policy = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
         for unit in units(model, settings.find_unused_parameters):
             fully_shard(unit, mesh=mesh, mp_policy=policy)
-        # This works in place: the model's class becomes an FSDPModule.
+        # `fully_shard` works in place: it makes the model's class an FSDPModule.
         self._root = fully_shard(model, mesh=mesh, mp_policy=policy)
         for module in model.modules():
             if isinstance(module, FSDPModule):
@@ -131,13 +137,13 @@ class FullySharded(Replica):
         named = model.named_parameters()
         self._optional = {name: p for name, p in named if settings.find_unused_parameters or _is_expert(name)}
         self._reached = set[str]()  # the optional parameters that this rank's passes have reached in this step
-        # The full parameters are the same objects in every pass. Gradients alone don't show which parameters were
-        # reached, because an expert's gradients may be zeros.
+        # Hooks show which parameters were reached; gradients don't, because an expert's gradients may be zeros. The
+        # full parameters are the same objects in every pass, so their hooks stay.
         for name, parameter in accumulating(model) if self._optional else ():
             if name in self._optional and parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(lambda _, name=name: self._reached.add(name))  # type: ignore[no-untyped-call]
         if self._optional and hasattr(self._root, "set_reduce_scatter_unused_params"):  # since torch 2.12
-            # Otherwise ranks whose batches reach different experts would reduce different tensors.
+            # Without this, ranks whose batches reach different experts would reduce different tensors.
             self._root.set_reduce_scatter_unused_params(True)
 
     def spread(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
@@ -147,7 +153,7 @@ class FullySharded(Replica):
 
     @torch.no_grad()
     def _fill(self, values: Values) -> None:
-        """Keeps this rank's parts of the values."""
+        """Fills the model with this rank's parts of the values."""
         own = tensors_of(self.model)
         for name, value in values:
             local(own[name]).copy_(local(like(value, own[name])))
@@ -198,18 +204,18 @@ def build_sharded(
     values: Values | None,
     plan: Plan | None,
 ) -> Replica:
-    """Returns `model` spread with ZeRO-1 or FSDP2; the arguments are those of `build_replica`."""
+    """Returns `model`, distributed by ZeRO-1 or FSDP2; the arguments are those of `build_replica`."""
     if settings.strategy == "fsdp":
         return FullySharded(settings, model, world, exchange, values, plan)
     return ZeroRedundancy(settings, model, world, exchange)
 
 
 def units(model: nn.Module, find_unused: bool) -> list[nn.Module]:
-    """Returns the blocks whose weights FSDP2 gathers together, nested ones first.
+    """Returns the blocks that are FSDP2's units, whose weights it gathers together; nested blocks come first.
 
-    Other modules belong to their parent's unit. All ranks must reach a unit that all ranks gather. So experts,
-    recognised by their name, and with `find_unused` all nested blocks, belong to the enclosing block. So do modules
-    that share a weight with the rest of the model.
+    Other modules belong to the unit of their parent. Because gathering is collective, every rank must reach every unit.
+    So experts, which are recognised by their name, are no units; nor are nested blocks if `find_unused` is true. Blocks
+    that share a weight with the rest of the model aren't units either.
     """
     found, uses = blocks(model), _uses(model)
     nested = {inner for block in found for inner in block.modules() if find_unused and inner is not block}
@@ -222,7 +228,7 @@ def _is_expert(name: str) -> bool:
 
 
 def _uses(module: nn.Module) -> Counter[nn.Parameter]:
-    """Returns how many places of `module` use each parameter."""
+    """Returns, for each parameter, in how many places `module` uses it."""
     return Counter(parameter for _, parameter in module.named_parameters(remove_duplicate=False))
 
 
@@ -232,14 +238,14 @@ def local(tensor: Any) -> torch.Tensor:
 
 
 def whole(value: Any) -> Any:
-    """Returns a sharded tensor's whole content on the host; other values as they are."""
+    """Returns a sharded tensor as a whole tensor on the host; any other value unchanged."""
     return value.full_tensor().cpu() if isinstance(value, DTensor) else value
 
 
 def like(value: Any, parameter: torch.Tensor) -> Any:
-    """Returns a whole tensor of the parameter's shape, sharded like the parameter; other values as they are.
+    """Returns a whole tensor sharded like `parameter`, if it has the parameter's shape; any other value unchanged.
 
-    Every rank has the whole tensor, so each just keeps its part.
+    Every rank has the whole tensor, so a rank only has to keep its part, and nothing is sent.
     """
     if not isinstance(parameter, DTensor) or not isinstance(value, torch.Tensor) or value.shape != parameter.shape:
         return value
@@ -250,7 +256,7 @@ def like(value: Any, parameter: torch.Tensor) -> Any:
 
 
 def from_part(part: torch.Tensor, parameter: DTensor) -> DTensor:
-    """Returns this rank's part of a tensor as a tensor sharded like `parameter`."""
+    """Returns a tensor that is sharded like `parameter`, and of which `part` is this rank's part."""
     mesh, placements, stride = parameter.device_mesh, parameter.placements, parameter.stride()
     return DTensor.from_local(
         part.contiguous(), mesh, placements, run_check=False, shape=parameter.shape, stride=stride
@@ -261,17 +267,18 @@ def region(tensor: DTensor) -> list[tuple[int, int]]:
     """Returns the start and length of this rank's part of `tensor` in each dimension."""
     found, mesh = [(0, length) for length in tensor.shape], tensor.device_mesh
     placed = [(index, placement) for index, placement in enumerate(tensor.placements) if hasattr(placement, "dim")]
-    # If FSDP2 shards after tensor parallelism, the mesh's first dimension has a _StridedShard.
+    # A dimension that FSDP2 shards after tensor parallelism has a _StridedShard in the mesh's first dimension, so that
+    # one is applied last.
     for index, placement in sorted(placed, key=lambda pair: hasattr(pair[1], "split_factor")):
         begin, length = found[placement.dim]
-        part = -(-length // mesh.size(index))  # as torch.chunk: all parts but the last have the same length
+        part = -(-length // mesh.size(index))  # like torch.chunk, which makes equal parts and a shorter last one
         before = min(length, mesh.get_local_rank(index) * part)
         found[placement.dim] = (begin + before, min(part, length - before))
     return found
 
 
 def share_layers(model: nn.Module, plan: Callable[[nn.Module, int], dict[str, Any]] | None, mesh: DeviceMesh) -> None:
-    """Cuts the model's layers over the ranks of `mesh`, in place. Raises ConfigError for an impossible plan."""
+    """Divides the model's layers among the ranks of `mesh`, in place. Raises ConfigError if the plan doesn't fit."""
     if plan is None:
         raise ConfigError(
             f"parallel.tensor is {mesh.size()}, but the task has no parallel_plan(model, ranks), which says how its "
@@ -283,12 +290,12 @@ def share_layers(model: nn.Module, plan: Callable[[nn.Module, int], dict[str, An
         raise ConfigError(f"the task's parallel_plan names {listed(unknown)}, and its model has {listed(names)}")
     from torch.distributed.tensor.parallel import parallelize_module  # takes a quarter of a second
 
-    # Every rank has the same whole layer, or none yet, so nothing is sent.
+    # Every rank has the same whole layers, or layers without values, so nothing is sent.
     parallelize_module(model, mesh, styles, src_data_rank=None)
 
 
 def split_groups(optimizer: torch.optim.Optimizer) -> None:
-    """Splits the optimizer's groups by mesh, because torch steps a group in one operation."""
+    """Splits the optimizer's groups by mesh, because torch steps a group in one operation, which needs one mesh."""
     groups = optimizer.param_groups
     split = [{**group, "params": parameters} for group in groups for parameters in by_mesh(group["params"])]
     groups[:] = split

@@ -1,8 +1,8 @@
 """The model is distributed over the ranks by torch's strategies, for which this module defines a common interface.
 
-With every strategy, after the last micro-batch's backward each rank has the gradient of `sum over ranks(loss) / ranks`.
-The trainer multiplies the loss by `ranks / global count`. So the step uses the gradient of the mean over the global
-batch, even if the batch is divided unevenly.
+With every strategy, each rank has the gradient of `sum over ranks(loss) / ranks` after the last micro-batch's backward
+pass. The trainer multiplies the loss by `ranks / global count`. So the step uses the gradient of the mean over the
+global batch, even if the batch is divided unevenly.
 
 A checkpoint always contains complete tensors by name, so another strategy or number of ranks can load it.
 """
@@ -24,16 +24,16 @@ from trainloop.distributed.world import World
 from trainloop.parallel.communication import GradientExchange
 from trainloop.settings import Settings
 
-#: An optimizer's state by parameter name; unlike torch's numbering it survives a change of strategy.
+#: An optimizer's state by parameter name. Unlike torch's numbers, names stay the same if the strategy changes.
 NamedState = dict[str, dict[str, Any]]
-#: Whole parameters and buffers by name, one after the other.
+#: Names and whole tensors of parameters and buffers, one after the other.
 Values = Iterable[tuple[str, torch.Tensor]]
 #: Returns torch's parallel styles by module name, from the model and the number of ranks that share a layer.
 Plan = Callable[[nn.Module, int], dict[str, Any]]
 
 
 class ParallelSettings(Settings):
-    """These settings say how the model is spread over the ranks."""
+    """These settings decide how the model is distributed over the ranks."""
 
     strategy: Literal["ddp", "zero1", "fsdp"] = Field(
         "ddp", description="ddp: every rank has all. zero1: the optimizer's state is spread. fsdp: all is (FSDP2)."
@@ -64,16 +64,16 @@ class ParallelSettings(Settings):
 
 
 class Replica:
-    """A replica is a model distributed over ranks with DistributedDataParallel, or by a subclass in another way.
+    """A replica is a model that DistributedDataParallel distributes over ranks; subclasses distribute it otherwise.
 
     A single rank uses the bare model. Methods that return or load a state are collective.
     """
 
-    #: Whether every rank must make as many forward passes as the busiest one, because passes are collective.
+    #: Whether every rank must make as many forward passes as the rank with the most, because passes are collective.
     equal_passes = False
-    # : Whether every rank holds the full model, bit for bit equal.
+    # : Whether every rank holds the full model, the same bit for bit.
     replicated = True
-    #: Whether the backward reduces gradients, so that their norm is the same on every rank.
+    #: Whether the backward pass reduces gradients, so that their norm is the same on every rank.
     reduced = True
 
     def __init__(self, settings: ParallelSettings, model: nn.Module, world: World, exchange: GradientExchange) -> None:
@@ -82,7 +82,7 @@ class Replica:
         self.wrap(settings)
 
     def wrap(self, settings: ParallelSettings) -> None:
-        """Makes DDP reduce the gradients of the parameters that are trained now."""
+        """Starts DDP for those parameters that are trained now."""
         self.wrapped: DistributedDataParallel | None = None  # frees the old buckets before new ones are made
         self.trained = [parameter.requires_grad for parameter in self.model.parameters()]
         if self.world.size > 1:
@@ -101,22 +101,23 @@ class Replica:
         return self.wrapped or self.model
 
     def synchronising(self, last: bool) -> AbstractContextManager[None]:
-        """Returns the context of a micro-batch's forward and backward; in the `last` one gradients are reduced."""
-        # no_sync must include the forward, because DDP decides there whether the next backward reduces gradients.
+        """Returns the context for a micro-batch's forward and backward passes; the `last` one reduces gradients."""
+        # no_sync must include the forward pass, because DDP decides in it whether the next backward pass reduces.
         return nullcontext() if last or self.wrapped is None else self.wrapped.no_sync()
 
     def spread(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-        """Returns the optimizer with its state distributed as the strategy needs; call this before the first step."""
+        """Returns the optimizer with its state distributed by the strategy; call this before the first step."""
         return optimizer
 
     def after_step(self, step: int) -> int:
-        """Finishes the optimizer's step number `step` (from 1) as the strategy needs; returns the bytes sent."""
+        """Does what the strategy needs after the optimizer's step number `step` (from 1); returns the bytes sent."""
         return 0
 
     def settle(self, optimizer: torch.optim.Optimizer) -> None:
-        """Makes the ranks equal, before an evaluation or a checkpoint.
+        """Makes the ranks' models equal before an evaluation or a checkpoint.
 
-        Until then each rank has its own buffers (BatchNorm's statistics); rank 0's are used, as in DDP's next forward.
+        Each rank has its own buffers (BatchNorm's statistics). They are replaced by rank 0's, as DDP would do in the
+        next forward pass.
         """
         for buffer in self.model.buffers() if self.world.size > 1 else ():
             dist.broadcast(buffer, 0)
@@ -124,7 +125,7 @@ class Replica:
     def model_state(self, *, keep: bool = True) -> dict[str, torch.Tensor]:
         """Returns the full model's state by name.
 
-        Without `keep`, a rank with a sharded model only helps to gather the state and gets nothing.
+        If `keep` is false, a rank with a sharded model only takes part in gathering the state, and returns nothing.
         """
         return self.model.state_dict()
 
@@ -137,7 +138,7 @@ class Replica:
         return {name: dict(state[parameter]) for name, parameter in named if parameter in state}
 
     def load_optimizer(self, optimizer: torch.optim.Optimizer, state: NamedState) -> None:
-        """Loads state by parameter name; the groups' settings stay those of the configuration."""
+        """Loads a state by parameter name. The settings of the optimizer's groups stay those of the configuration."""
         names = {parameter: name for name, parameter in self.model.named_parameters()}
         ordered = [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
         numbered = {number: state[name] for number, name in enumerate(ordered) if name in state}

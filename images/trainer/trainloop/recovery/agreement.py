@@ -1,8 +1,8 @@
 """The ranks of a new attempt agree on the newest state that any rank holds, and send it to the ranks that lack it.
 
-Every rank publishes the seals (small descriptions) of the states in its worker's memory. All ranks derive the same
-order of candidates, the newest first, and try each in turn. The first holder whose bytes match the checksum is used. A
-holder that can't send the state, or that sends wrong bytes, is skipped, and a message is logged.
+Every rank sends all ranks the seals (small descriptions) of the states in its worker's memory. All ranks derive the
+same order of candidates, the newest first, and try each in turn. The state comes from the first holder whose bytes
+match the checksum. If a holder can't send the state, or sends wrong bytes, it is skipped, and a message is logged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from trainloop.recovery.sealed import Seal, SealError
 _MOST_BYTES = 256 << 20
 #: The maximum number of seals that one rank may name.
 _MOST_SEALS = 1024
-#: The longest interval between two questions, in microseconds and in steps.
+#: The interval between two questions, in microseconds, and its upper limit in steps.
 _ASKING_MICROSECONDS, _MOST_STEPS = 250_000, 10
 _NOTHING = torch.empty(0, dtype=torch.uint8)
 
@@ -38,9 +38,9 @@ class Group:
         self.rank, self.size, self._group = place.rank, place.ranks, group
 
     def gather(self, value: Any) -> list[Any]:
-        """Returns every rank's plain value, in rank order, with None for values that can't be decoded.
+        """Returns every rank's plain value, in rank order; None in place of a value that can't be decoded.
 
-        Raises GroupLostError if a group that can continue has lost ranks.
+        Raises GroupLostError if ranks were lost and the group can continue without them.
         """
         if self.size == 1:
             return [value]
@@ -59,7 +59,10 @@ class Group:
         return [_plain(one[: int(length)]) for one, length in zip(found, lengths, strict=True)]
 
     def begin_to_ask(self, *numbers: int) -> Callable[[], list[int]]:
-        """Begin to ask all ranks; returns a function that waits for the maximum of each number over the ranks."""
+        """Begin to exchange `numbers` with all ranks.
+
+        Returns a function that waits for the answers: the maximum of each number over the ranks.
+        """
         if self.size == 1:
             return lambda: list(numbers)
         answer = torch.tensor(numbers)
@@ -73,7 +76,7 @@ class Group:
         return waited
 
     def pass_on(self, sent: torch.Tensor | None, target: int, received: torch.Tensor, source: int) -> None:
-        """Send bytes to one rank and receive another rank's, all ranks at once."""
+        """Send bytes to one rank, and receive another rank's bytes at the same time."""
         messages.own = True
         try:
             work = [dist.irecv(received, source, self._group)] if received.numel() else []
@@ -85,9 +88,10 @@ class Group:
 
 
 class Questions:
-    """All ranks exchange numbers every few steps, because an exchange costs as much as a small step's reduction.
+    """Questions are exchanges of numbers among all ranks, every few steps.
 
-    They ask about four times a second, and at least in every tenth step.
+    They aren't asked in each step, because an exchange costs as much as the reduction of a small step's gradients.
+    Ranks ask about four times a second, and at least in every tenth step.
     """
 
     def __init__(self, group: Group) -> None:
@@ -96,16 +100,16 @@ class Questions:
         self._at, self._longest = 0.0, 0.0  # the last step's start, and the longest step since the last question
 
     def restart(self, step: int) -> None:
-        """Restart the count after `step`, on all ranks.
+        """Count steps from `step` again; called on all ranks.
 
-        The ranks ask in each of the next ten steps, whose durations differ from later ones.
+        The ranks ask in each of the next ten steps, because those take longer or shorter than later steps.
         """
         self._begun, self._next, self._at, self._longest = step, step + 1, 0.0, 0.0
 
     def begin(self, step: int, *numbers: int) -> Callable[[], list[int]] | None:
-        """Begin to ask if this step is due.
+        """Begin to ask if that is due in `step`; otherwise returns None.
 
-        Returns a function that waits for the maximum of each number over the ranks.
+        Returns a function that waits for the answers: the maximum of each number over the ranks.
         """
         now = time.monotonic()
         self._at, self._longest = now, max(self._longest, now - self._at)
@@ -124,7 +128,7 @@ class Questions:
 
 
 class Found:
-    """This is a state that all ranks have agreed on, with each rank's own state of that attempt."""
+    """This is a state that all ranks have agreed on, and the own state of each rank of the attempt that made it."""
 
     def __init__(self, seal: Seal, parts: dict[int, Any], own: dict[int, Any]) -> None:
         self.attempt, self.step = seal.attempt, seal.step
@@ -140,21 +144,22 @@ class Found:
         return self.state(min(self.parts))
 
     def buffers(self, rank: int) -> dict[str, torch.Tensor]:
-        """Returns the model's buffers: the unchanged ones, and `rank`'s own, which take precedence.
+        """Returns the model's buffers: the unchanged ones in the state, overridden by a rank's own buffers.
 
-        For a divided state, `rank` is the index of the part. If all ranks have the same state, rank 0's buffers are
-        used, as in DistributedDataParallel's next forward pass.
+        If the state is divided, `rank` is the index of the part, and the own buffers are its writer's. If all ranks
+        have the same state, rank 0's own buffers are used, because DistributedDataParallel would broadcast them in its
+        next forward pass; if they are lost, `rank`'s are used.
         """
         divided = self.count > 1
         own = self.own_of_part(rank) if divided else self.own_of(0) or self.own_of(rank)
         return {**self.parts[rank if divided else 0].get("buffers", {}), **(own or {}).get("buffers", {})}
 
     def own_of(self, rank: int) -> Any:
-        """Returns the own state of a rank of that attempt; None if it is lost."""
+        """Returns a rank's own state in the attempt that made this state; None if it is lost."""
         return self._own.get(rank)
 
     def own_of_part(self, part: int) -> Any:
-        """Returns the own state of the rank that wrote a part."""
+        """Returns the own state of the rank that wrote a part; None if it is lost."""
         return self.own_of(self.parts[part].get("rank", part))
 
 
@@ -172,7 +177,8 @@ def newest(
 
     `than` consists of attempt and step. Every rank gets the same sequence.
 
-    If the state has as many parts as now, a rank gets its own part. Otherwise, or with `all_parts`, it gets all parts.
+    If a state has as many parts as this attempt's states, a rank gets only its own part. Otherwise, or with
+    `all_parts`, it gets all parts.
     """
     here = dict[Seal, Path]()
     for directory in filter(None, (disk, memory)):
@@ -195,14 +201,14 @@ def newest(
             if parts is not None:
                 own = _own(place, group, memory, *age)
                 for part, content in parts.items():
-                    # The own states inside the part: its writer's, or all ranks'.
+                    # A part contains its writer's own state (in memory) or all ranks' own states (on a disk).
                     own |= {content.get("rank", part): content["own"]} if "own" in content else {}
                     own |= _decoded(dict(enumerate(content.get("ranks", []))))
                 yield Found(next(iter(holders)), parts, own)
 
 
 def _claims(gathered: list[Any], attempt: int) -> dict[Seal, list[int]]:
-    """Returns the states of attempts up to this one, each with the ranks that claim to hold it."""
+    """Returns the seals from `attempt` or earlier attempts, each with the ranks that claim to hold its state."""
     claims = dict[Seal, list[int]]()
     for rank, plain in enumerate(gathered):
         for seal in map(sealed.seal_of, plain[:_MOST_SEALS] if isinstance(plain, list) else []):
@@ -247,11 +253,11 @@ def _parts(
 def _from_holders(
     group: Group, say: Callable[[str], None], file: Path | None, seal: Seal, ranks: list[int], needed: bool
 ) -> torch.Tensor | None:
-    """Returns the state's bytes; None, on every rank, if no holder could send them.
+    """Returns the state's bytes, or no bytes if this rank neither needs nor holds them.
 
-    The bytes are empty if this rank doesn't need them.
+    Returns None on every rank if a rank needs the bytes and no holder could send them.
 
-    A holder sends the bytes to one rank at a time. Each receiver becomes a holder, so the holders double every round.
+    A holder sends the bytes to one rank at a time. Each receiver becomes a holder, so their number doubles every round.
     """
     own: torch.Tensor | None = None
     if file is not None:
@@ -295,7 +301,7 @@ def _own(place: Place, group: Group, memory: Path | None, attempt: int, step: in
 
 
 def _decoded(contents: Any) -> dict[int, Any]:
-    """Returns the ranks' own states that can be decoded; a rank without one seeds its generators."""
+    """Returns the ranks' own states that can be decoded; the others are left out."""
     own = dict[int, Any]()
     for rank, content in contents.items() if isinstance(contents, dict) else ():
         try:

@@ -1,6 +1,6 @@
-"""A script's ranks continue in their processes when others are lost (`continuing`); this is the script's side.
+"""When ranks are lost, a script's other ranks continue in their processes; this is the script's side of `continuing`.
 
-If a collective failed in a step, its gradients are removed just before the optimizer's step, so the step changes
+If a collective failed in a step, the step's gradients are removed just before the optimizer's step, so the step changes
 nothing. Steps that are already queued on a device are skipped by a flag (`Keeper.hold`). The host's changes since the
 last step that was made (generators, buffers, a scheduler) are reverted. The ranks then form their next group, and the
 loop's body runs again for the later steps.
@@ -28,8 +28,8 @@ from trainloop.recovery.tensors import is_large
 class Continuation:
     """A continuation lets a script's rank continue from one attempt into the next."""
 
-    #: Steps that a rank makes alone before it joins. In the second one DDP reorders its buckets by the first one's
-    #: gradients, and then has the same order as the other ranks.
+    #: Steps that a rank makes alone before it joins. In its second step DDP reorders its buckets by the gradients of
+    #: the first step, and then has the same order as on the other ranks.
     rehearsals = 2
 
     def __init__(
@@ -56,7 +56,7 @@ class Continuation:
 
     @property
     def joins(self) -> bool:
-        """Returns whether this rank begins alone and joins ranks that train."""
+        """Returns whether this rank begins alone, and then joins ranks that are already training."""
         return self._continuing.joins
 
     @property
@@ -65,7 +65,7 @@ class Continuation:
 
     @property
     def writes(self) -> bool:
-        """Returns whether this rank writes for all ranks; the lowest present rank does."""
+        """Returns whether this rank writes for all ranks, because it is the lowest present rank."""
         return self._continuing.rank == self._continuing.present[0]
 
     @property
@@ -78,12 +78,12 @@ class Continuation:
         return self._continuing.able and self._continuing.broken
 
     def shares(self) -> Sequence[int]:
-        """Record that the script shares its steps out; returns the present ranks."""
+        """Record that the script divides its steps among the ranks; returns the present ranks."""
         self._shares, self._fewer_samples = True, False
         return self._continuing.present
 
     def leaves_out(self) -> bool:
-        """Returns whether the optimizer's coming step is left out; if so, its gradients are removed."""
+        """Returns whether the optimizer's next step is left out; if so, the gradients are removed."""
         self.left_out |= self.broken or self.joins
         gradients = [
             each for group in self._optimizer.param_groups for each in group["params"] if each.grad is not None
@@ -101,13 +101,13 @@ class Continuation:
         self._obstacle = self._obstacle or obstacle
 
     def over(self) -> None:
-        """End the loop: nobody checks any longer whether a step was made, so a failing collective raises."""
+        """Record that the loop has ended. From then on a failing collective raises, because no step can be left out."""
         self._continuing.able = False
         if self._obstacle is None:
             self._progress.cannot_continue("its loop is over")
 
     def was_left_out(self, updates: int) -> bool:
-        """Returns whether the step that just ended was left out; `updates` is the number of its optimizer steps."""
+        """Returns whether the loop's step that just ended, with `updates` optimizer steps, was left out."""
         left_out, self.left_out = self.left_out or (self.broken and not updates), False
         return left_out
 
@@ -188,7 +188,10 @@ def seed(base: int, step: int, part: int, device: torch.device) -> None:
 
 
 def passes(model: nn.Module, own: list[int], before: Callable[[int], None]) -> Iterator[int]:
-    """Yields a rank's parts of a step, calling `before` with each. The last part's backward reduces the gradients."""
+    """Yields a rank's parts of a step, and calls `before` with each part first.
+
+    Gradients are reduced in the backward pass of the last part.
+    """
     for part in own:
         last = part == own[-1]
         with nullcontext() if last or not isinstance(model, nn.parallel.DistributedDataParallel) else model.no_sync():

@@ -1,8 +1,8 @@
-"""A device works later than the host queues; this module defines the operations that keeping a state relies on.
+"""A device runs work later than the host queues it; this module defines the operations for keeping a device's state.
 
-While a rank is dead, its peers' collectives never end, and work queued behind them never runs. Then the device's memory
-can be read only by copies on a separate stream, into memory that was pinned before. Pageable memory, new allocations,
-and the first load of a kernel may wait for the device.
+When a rank is dead, the other ranks' collectives never end, and work queued behind them never runs. Then a device's
+memory can be read only by copies on a separate stream, into memory that was pinned before. Copies to pageable memory,
+new allocations, and the first load of a kernel may wait for the device.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 
 
 class Event(Protocol):
-    """An event is complete when everything queued before its recording is done."""
+    """An event is complete when all work that was queued before the event was recorded is done."""
 
     def query(self) -> bool: ...
 
@@ -23,7 +23,7 @@ class Event(Protocol):
 
 
 class Device:
-    """The CPU finishes each call before it returns. `Queue` is a device that works later."""
+    """The CPU is a device that finishes each call before returning. `Queue` is a device that works later."""
 
     #: Whether the host runs ahead of the device.
     queues = False
@@ -32,18 +32,18 @@ class Device:
         self.device = device
 
     def event(self) -> Event:
-        """Returns an event behind everything that the calling thread has queued."""
+        """Returns an event that is complete when everything that the calling thread has queued is done."""
         return _DONE
 
     def synchronize(self) -> None:
         """Wait until everything queued is done."""
 
     def stream(self) -> Any:
-        """Returns a queue beside the training's."""
+        """Returns a queue that is separate from the one used for training."""
         return None
 
     def enter_thread(self) -> None:
-        """Select the device in a new thread, which would otherwise open and use the first one."""
+        """Select the device in a new thread, which would otherwise open and use the machine's first device."""
 
     def on(self, stream: Any) -> AbstractContextManager[Any]:
         """Returns a context in which work is queued to `stream`."""
@@ -55,7 +55,7 @@ class Device:
     def copy(self, places: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
         """Queue copies of tensors of one type and equal sizes.
 
-        A device makes them in one kernel, or without a kernel if the target is on the host.
+        A device copies them all in one kernel, or without a kernel if the targets are on the host.
         """
         torch._foreach_copy_(places, sources, non_blocking=True)
 

@@ -1,8 +1,8 @@
 """A state is encoded as one JSON text and the raw bytes of its tensors.
 
-Decoding can't run code. Tensors are written from their own memory, and read in the mapped file, so a state is copied
-once in each direction. The text is like that of a message (`distributed/serialization`), with `{"tensor": [type, shape,
-offset of its bytes, order of dimensions]}` and `{"bytes": base64}`.
+Decoding can't run code. Tensors are written from their own memory, and read from the mapped file, so a state is copied
+once in each direction. The text has the form of a message (`distributed/serialization`). In it, a tensor is
+`{"tensor": [type, shape, offset of its bytes, order of dimensions]}`, and a bytes object is `{"bytes": base64}`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class EncodingError(ValueError):
 
 
 class Encoded:
-    """An encoded state is a text, and the state's own tensors, which are copied on writing."""
+    """An encoded state consists of a text and the state's own tensors, which are copied only on writing."""
 
     def __init__(self, state: Any, last: Encoded | None = None) -> None:
-        """The text of `last` is reused if plain values (1 equals 1.0) and tensors' names, types and shapes are equal.
+        """The text of `last` is reused if its plain values and its tensors' names, types and shapes are the same.
 
-        For a small state, creating the text takes longer than everything else.
+        (1 and 1.0 count as the same.) For a small state, creating the text takes longer than everything else.
         """
-        #: The tensors, each with its bytes' offset behind the text.
+        #: The tensors, each with the offset of its bytes from the end of the text.
         self.tensors: list[tuple[torch.Tensor, int]] = []
         self._end = 0
         self._tree = to_json(state, self._leaf)
@@ -42,22 +42,22 @@ class Encoded:
         self.size = len(self.text) + self._end
 
     def chunks(self) -> Iterator[memoryview]:
-        """Yields all bytes, in order, with their current values."""
+        """Yields all bytes in order, with the tensors' current values."""
         yield memoryview(self.text)
         for tensor, _ in self.tensors:
-            # Bytes, because numpy doesn't know all types. A device's tensors are copied to the host here, one at a
-            # time.
+            # View tensors as bytes, because numpy doesn't know all types. A device's tensors are copied to the host
+            # here, one at a time.
             flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
             yield flat.numpy().data
             yield memoryview(bytes(-flat.numel() % ALIGNMENT))
 
     def copy_into(self, memory: torch.Tensor, copy: Callable[[list[torch.Tensor], list[torch.Tensor]], None]) -> None:
-        """Copy all bytes into host memory, the tensors by calling `copy`."""
+        """Copy all bytes into host memory; `copy` is called to copy the tensors."""
         memory[: len(self.text)] = torch.frombuffer(bytearray(self.text), dtype=torch.uint8)
         places = list[torch.Tensor]()
         for tensor, begin in self.tensors:
             place = memory[len(self.text) + begin :][: tensor.numel() * tensor.element_size()]
-            # Type and strides are the same on both sides, so a device copies bytes and runs no kernel.
+            # Source and target have the same type and strides, so a device copies bytes and runs no kernel.
             places.append(place.view(tensor.dtype).view(tensor.shape))
         if places:
             copy(places, [tensor.detach() for tensor, _ in self.tensors])
@@ -74,7 +74,7 @@ class Encoded:
             begin, size = self._end, value.numel() * value.element_size()
             strides = value.stride()
             order = sorted(range(value.dim()), key=strides.__getitem__, reverse=True)
-            # Use the order in memory, in case the dimensions have another order (channels last).
+            # Write the dimensions in their order in memory, which may differ from the tensor's (channels last).
             ordered = value.permute(order)
             self.tensors.append((ordered, begin))
             self._end += size + -size % ALIGNMENT
@@ -83,7 +83,7 @@ class Encoded:
 
 
 def decode(data: torch.Tensor) -> Any:
-    """Returns the state encoded in `data`; its tensors are views of `data`. Raises EncodingError."""
+    """Returns the state encoded in `data`; its tensors are views of `data`. Raises EncodingError if there is none."""
     try:
         end = LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES].numpy().tobytes(), "big")
         text = json.loads(data[LENGTH_BYTES:end].numpy().tobytes())

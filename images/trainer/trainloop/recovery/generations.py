@@ -1,8 +1,8 @@
 """A state is written alternately into two files of the pod's memory, which are created and pinned only once.
 
 Creating a page of memory takes longer than filling it. Only pinned memory can be filled at a device's speed, or while
-the device is stuck. So files are kept and overwritten. A file's head is emptied first and written last. The head
-guarantees that the content is complete, without a checksum. If a write is interrupted, the file has no head.
+the device is stuck. So files are kept and overwritten. A file's head is emptied first and written last. If a write is
+interrupted, the file has no head. So a head shows that the content is complete, and no checksum is needed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trainloop.recovery.device import Device
 from trainloop.recovery.encoding import Encoded
 from trainloop.recovery.sealed import HEADER_BYTES, Seal
 
-#: Seconds that a rank waits for another rank of its worker that writes the same state.
+#: Seconds that a rank waits while another rank of its worker writes the same state.
 PATIENCE = 10.0
 #: Bytes by which a state may outgrow its file's first size, in addition to a fraction of that size.
 _SLACK = 256 << 10
@@ -38,12 +38,12 @@ class File:
         self._inode = -1
         self._memory = torch.empty(0, dtype=torch.uint8)
         self._before = list[torch.Tensor]()
-        #: The reason if the file isn't pinned.
+        #: Why the file isn't pinned; None if it is.
         self.unpinned: str | None = None
 
     @property
     def seal(self) -> Seal | None:
-        """Returns the seal of the file's content; None if there is no complete state."""
+        """Returns the seal of the file's content; None if the file contains no complete state."""
         try:
             return sealed.read_seal(self.path)
         except sealed.SealError:
@@ -52,9 +52,8 @@ class File:
     def make(self, size: int, *, stuck: bool = False) -> None:
         """Make, map and pin a file for a state of `size` bytes; while the device is `stuck`, don't pin it.
 
-        Raises OSError if there is no room for it.
-
-        Another rank of the worker may already have made or replaced it.
+        Another rank of the worker may already have made or replaced the file. Raises OSError if there is no room for
+        it.
         """
         needed = HEADER_BYTES + size
         with self._alone():
@@ -99,12 +98,12 @@ class File:
         return descriptor
 
     def fill(self, encoded: Encoded) -> None:
-        """Overwrite the content with a state, by the calling thread's queue, and leave the head empty."""
+        """Queue the copies that overwrite the content with a state, and leave the head empty."""
         self.empty()
         encoded.copy_into(self._memory[HEADER_BYTES:], self._device.copy)
 
     def receive(self, size: int) -> torch.Tensor:
-        """Returns the memory for `size` bytes from another rank, and leaves the head empty."""
+        """Empty the head; returns the memory into which `size` bytes from another rank are received."""
         self.empty()
         return self.content(size)
 
@@ -112,7 +111,7 @@ class File:
         return self._memory[HEADER_BYTES : HEADER_BYTES + size]
 
     def close(self, seal: Seal) -> None:
-        """Write the seal of the complete content."""
+        """Write the seal, because the content is complete."""
         self._write_head(sealed.head_of(seal))
 
     def empty(self) -> None:
@@ -124,7 +123,7 @@ class File:
 
 
 class Generations:
-    """Generations are the files of one state: this rank's part, or the state that all ranks of a worker share."""
+    """Generations are the files for one state: this rank's part, or the state that all ranks of a worker share."""
 
     def __init__(self, directory: Path, job: str, name: str, device: Device, count: int) -> None:
         self._directory, self._name, self._job, self._device = directory, name, job, device
@@ -133,7 +132,7 @@ class Generations:
         self._making = threading.Lock()
 
     def make(self, file: File, size: int, *, stuck: bool = False) -> None:
-        """Make a file by `File.make`, one thread at a time."""
+        """Call `File.make`, which only one thread at a time may do. Raises OSError if there is no room."""
         if not self._making.acquire(timeout=PATIENCE):
             raise OSError("its memory is still being made")
         try:
@@ -144,7 +143,7 @@ class Generations:
     def make_all(self, size: int, kept: tuple[int, int], say: Callable[[str], None]) -> None:
         """Make all files for a state of `size` bytes.
 
-        Reports failures and unpinned memory. The file with the state of age `kept` stays unchanged.
+        Calls `say` on failure and if memory isn't pinned. The file with the state of age `kept` stays unchanged.
         """
         self._device.enter_thread()
         ages = self._ages()
@@ -160,8 +159,8 @@ class Generations:
     def next(self, kept: tuple[int, int], *, spare: bool = False) -> File:
         """Returns the oldest file that nobody is writing.
 
-        With `spare` this may be the file with the state of age `kept`, if there is no other. Raises OSError if there is
-        no file.
+        The file with the state of age `kept` is returned only if `spare` is true and there is no other. Raises OSError
+        if there is no file.
         """
         ages = self._ages()
         for file in sorted(self.files, key=lambda file: (ages[file] == kept, ages[file])):
@@ -170,7 +169,7 @@ class Generations:
         raise OSError("one is being written, and the other one has the newest snapshot")
 
     def writing(self) -> AbstractContextManager[Any]:
-        """Returns a lock for the ranks of a worker that write the same state, to make them take turns."""
+        """Returns a lock that makes the ranks of a worker take turns when they write the same state."""
         return alone(self._directory / f"{self._name}.lock")
 
     def _ages(self) -> dict[File, tuple[int, int]]:
@@ -182,7 +181,10 @@ class Generations:
 
 @contextmanager
 def alone(lock: Path) -> Iterator[None]:
-    """Admit one process at a time, and the next one if a process dies. Raises OSError after `PATIENCE` seconds."""
+    """Hold a lock between processes, which is released if the process dies.
+
+    Raises OSError if another process still holds it after `PATIENCE` seconds.
+    """
     with os.fdopen(os.open(lock, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as stream:
         until = time.monotonic() + PATIENCE
         while True:

@@ -1,8 +1,9 @@
 """The state of the random generators is captured in every step, so it is read directly from memory.
 
 Python's and numpy's own functions make an object of each of 624 words, which takes a tenth of a millisecond per step;
-copying their memory takes a few microseconds. Numpy documents its generator state's address. Python's memory is
-compared with `random.getstate` when this module is imported; if they differ, `getstate` is used.
+copying the generators' memory takes a few microseconds. Numpy documents the address of its generator's state. For
+Python's generator, the bytes in memory are compared with `random.getstate` when this module is imported; if they
+differ, `getstate` is used.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from typing import Any
 
 import torch
 
-#: Lengths of the pieces that follow: torch's state, Python's words and index, its next gauss, the same two of numpy,
-#: the device's state.
+#: Lengths of the six pieces that follow: torch's state, Python's index and words, Python's next gauss, numpy's words
+#: and position, numpy's next gauss, and the device's state.
 _HEAD = struct.Struct("<6I")
 _WORDS = 624
 _WORD_BYTES = 4 * _WORDS
@@ -26,7 +27,7 @@ _MULTIPLE = 256
 
 
 def packed(device: torch.device) -> bytes:
-    """Returns the state of this process's generators: torch's, Python's, an imported numpy's, and the device's."""
+    """Returns the state of the generators of torch, of Python, of numpy if it is imported, and of the device."""
     gauss = _PYTHON.gauss_next
     pieces = [_bytes(torch.default_generator.get_state()), _python()]
     pieces += [b"" if gauss is None else _GAUSS.pack(gauss), *_numpy()]
@@ -37,7 +38,7 @@ def packed(device: torch.device) -> bytes:
 
 
 def as_tensor(state: bytes) -> torch.Tensor:
-    """Returns bytes as a tensor with its own memory."""
+    """Returns a tensor with a copy of the bytes."""
     return torch.frombuffer(bytearray(state), dtype=torch.uint8)
 
 
@@ -67,7 +68,7 @@ def restore(state: torch.Tensor, device: torch.device) -> None:
 
 
 def seed(number: int, device: torch.device | None = None) -> None:
-    """Seed the generators with a number below 2 ** 63, and those of accelerator `device`, or of all accelerators."""
+    """Seed the host's generators and the accelerator `device`'s, or all accelerators', with a number below 2 ** 63."""
     global _numpys_last
     if device is None:
         torch.manual_seed(number)
@@ -91,7 +92,7 @@ def _from_python() -> bytes:
 
 
 def _from_memory() -> bytes:
-    """Returns the same from memory, behind the head of the generator's object."""
+    """Returns the same bytes as `_from_python`, read from memory behind the head of the generator's object."""
     return ctypes.string_at(id(_PYTHON) + object.__basicsize__, 4 + _WORD_BYTES)
 
 
@@ -114,7 +115,8 @@ def _numpy() -> tuple[bytes, bytes]:
             return b"", b""
         address = generator.ctypes.state_address
     words = ctypes.string_at(address, _WORD_BYTES + 4)
-    # The next gauss is stored elsewhere. Drawing its pair changes the words; it then stays until it is drawn.
+    # Numpy stores the next gauss elsewhere. When it draws a pair, the words change, and the second gauss stays stored
+    # until it is drawn, which doesn't change the words. So numpy is asked only if the words changed or one was stored.
     if generator is not last or words != last_words or last_gauss:
         told = numpy.random.get_state(legacy=False)
         last_gauss = _GAUSS.pack(told["gauss"]) if told["has_gauss"] else b""

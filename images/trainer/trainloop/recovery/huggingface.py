@@ -1,10 +1,11 @@
-"""Hugging Face's Trainer keeps its state in memory by a callback, and continues from it by its own resume:
+"""A callback keeps the state of Hugging Face's Trainer in memory, and the Trainer's own resume continues from it:
 
     recovery = RecoveryCallback(trainer)
     trainer.train(resume_from_checkpoint=recovery.checkpoint())
 
-`checkpoint` returns a directory in the Trainer's own form, made in memory from the state that the ranks have agreed on,
-or the Trainer's newest checkpoint if that is newer. So data, logs and schedules continue as from any checkpoint.
+`checkpoint` returns a directory in the Trainer's own form, which it writes to memory from the state that the ranks have
+agreed on. If the Trainer's newest checkpoint is newer, it returns that one. So data, logs and schedules continue as
+from any checkpoint.
 SIGTERM ends the run after a step and a save, with exit code 143.
 """
 
@@ -43,13 +44,13 @@ from trainloop.recovery.tensors import OptimizerState, as_now, cloned
 class RecoveryCallback(TrainerCallback):
     """This callback keeps the state of a Trainer whose ranks all hold the full model.
 
-    That is the case with a single rank or DistributedDataParallel.
+    So there must be a single rank, or the Trainer must use DistributedDataParallel.
     """
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
         self._place = Place.from_environment(trainer.args.process_index, trainer.args.world_size)
-        self._device = trainer.args.device  # reading it joins the group
+        self._device = trainer.args.device  # reading this property joins the process group
         self._group = Group(self._place, host_group() if dist.is_initialized() else None)
         self._progress = Progress.from_environment(self._place.rank, self._place.local_ranks)
         announce(self._device, self._place.rank, self._place.local_rank, self._group.gather)
@@ -58,7 +59,7 @@ class RecoveryCallback(TrainerCallback):
         self._keeper: Keeper | None = None
         self._made: Path | None = None
         self._source: int | None = None
-        self._random: torch.Tensor | None = None  # the generators' state at the first step's begin
+        self._random: torch.Tensor | None = None  # the generators' state at the beginning of the first step
         self._stop_requested = self._stopped = False
         self._state = TrainerState()
         self._excepthook = sys.excepthook
@@ -121,7 +122,7 @@ class RecoveryCallback(TrainerCallback):
         sys.excepthook = self._on_error
 
     def on_step_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        # The Trainer's own resume within an epoch has drawn a number for its new loader.
+        # If it resumes within an epoch, the Trainer has drawn a random number for its new loader.
         if self._random is not None and not float(state.epoch or 0).is_integer():
             generators.restore(self._random, self._device)
         self._random = None
@@ -166,7 +167,7 @@ class RecoveryCallback(TrainerCallback):
         self._state.log_history = list(state.log_history)
 
     def _make(self, found: Found) -> Path:
-        """Make a checkpoint in the Trainer's form; each rank writes the one that it reads."""
+        """Make a checkpoint in the Trainer's form; each rank writes its own, and reads only that one."""
         assert self._memory is not None
         # Cloned, because torch saves the whole storage behind a tensor.
         saved, own = cloned(found.state()), found.own_of(self._place.rank)
@@ -180,12 +181,12 @@ class RecoveryCallback(TrainerCallback):
         directory = self._memory / f"trainer-{self._place.rank}" / f"checkpoint-{found.step}"
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True, mode=0o700)
-        torch.save(cloned(weights), directory / "pytorch_model.bin")  # a file of the weights alone
+        torch.save(cloned(weights), directory / "pytorch_model.bin")  # contains only the weights
         torch.save(saved["optimizer"], directory / "optimizer.pt")
         torch.save(saved["scheduler"], directory / "scheduler.pt")
         TrainerState(**saved["trainer"]).save_to_json(str(directory / "trainer_state.json"))
         if own is not None:
-            # The generators' saved state decides the order of the data, which is that of the first attempt.
+            # The generators' saved state decides the order of the data, which must be the same as in the first attempt.
             self._random = own["random"]
             here = generators.capture(self._device)
             generators.restore(own["random"], self._device)

@@ -2,12 +2,13 @@
 
 Weights and moments change only during the optimizer's step, and stay unchanged until the next one. So they are copied
 only after a fault (just-in-time checkpointing, Gupta et al., EuroSys 2024). State that changes earlier in a step, such
-as random generators, is small and is copied in each step (`slots`). On a device, the last step is the last one that the
-device has made, not the last one that the host has queued (`steps`).
+as random generators, is small, and `slots` copies it in each step. If there is a device, the last step is the last one
+that the device has made, not the last one that the host has queued (`steps`).
 
-A rank detects a fault by an exception or by SIGTERM. The main thread may then hang in a collective, so another thread
-writes the state, which the signal's C handler wakes through a pipe. The state is never written while it changes, so a
-partly updated state is never sealed. In a planned stop the main thread reaches its end and writes the state there.
+A rank detects a fault by an exception or by SIGTERM. The main thread may then hang in a collective. So the signal's C
+handler wakes another thread through a pipe, and that thread writes the state. The state is never written while it
+changes, so a partly updated state is never sealed. In a planned stop, the main thread writes the state when it has
+finished its step.
 """
 
 from __future__ import annotations
@@ -39,26 +40,25 @@ from trainloop.recovery.steps import Hold, Made, Steps
 
 #: Exit code of a stopped rank.
 EXIT_STOPPED = 143
-#: Seconds within which a main thread continues, or a device proceeds, unless it is stuck.
+#: Seconds to wait for the main thread to finish a change of the state, if there is a device.
 _BRIEFLY = 0.1
-#: The maximum of seconds that a main thread gets to reach its end after a stop request.
+#: The maximum time that the main thread gets to end after a request for a planned stop, in seconds.
 _LONGEST = 15.0
 _STOP = 0
 
 
 @dataclass(frozen=True)
 class Kept:
-    """This is the state of a run that a keeper keeps."""
+    """This describes the state of a run that a keeper keeps."""
 
     #: Returns the host's part of the state, after the step that the host has just queued.
     host: Callable[[], Any]
-    #: Returns the state for a given host's part, in any thread, while nothing changes the state. With `divided` it is
-    #: this rank's part of the run's state; otherwise all ranks have the same state.
+    #: Returns the whole state, given the host's part. It is called in any thread, while nothing changes the state. If
+    #: `divided` is true, the state is this rank's part of the run's state; otherwise all ranks have the same state.
     state: Callable[[Any], Any]
-    #: The model's buffers that only this rank has, or that change in a step before the weights do.
+    #: The model's buffers, which can differ between ranks and can change in a step before the weights do.
     buffers: Buffers
-    #: The optimizers that change the weights, and whether nothing else changes the device's part of the state in a
-    #: step.
+    #: The optimizers that change the weights, and whether they alone change the device's part of the state in a step.
     optimizers: Iterable[torch.optim.Optimizer] = ()
     alone: bool = True
     divided: bool = False
@@ -75,9 +75,9 @@ class Keeper:
         self._steps = Steps(self._device)
         self._hold = Hold(self._device, kept.optimizers if kept.alone else (), self.changing)
         neighbours = None
-        # True if the parts have no replicas.
+        # If several workers hold the state in parts without replicas, each rank sends its snapshots to a neighbour.
         if kept.divided and place.part(True)[0] == place.ranks > place.local_ranks:
-            neighbours = Group(place, dist.new_group(backend="gloo"))  # for a thread
+            neighbours = Group(place, dist.new_group(backend="gloo"))  # separate, because a thread uses it
         name = f"part-{place.rank}" if kept.divided else "whole"
         count = 2 if has_snapshots(place, kept.divided) else 1
         self._generations = Generations(directory, place.job, name, self._device, count)
@@ -88,7 +88,7 @@ class Keeper:
         #: The last finished step; None before the first one begins.
         self._step: int | None = None
         self._first, self._resumed = -1, False
-        self._host: Any = None  # after that step
+        self._host: Any = None  # the host's part of the state after `_step`
         self._still = threading.Lock()  # held while the state changes or is written
         self._changing = False
         self._saving = threading.Lock()
@@ -115,13 +115,13 @@ class Keeper:
         self._start(step)
 
     def continue_as(self, attempt: int, step: int) -> None:
-        """Continue with the state after `step` as `attempt`, whose group the ranks have formed."""
+        """Continue after `step` in a new attempt, whose group the ranks have formed."""
         before = self._slots
         self.place = self._snapshots.place = replace(self.place, attempt=attempt)
         self._snapshots.begin_again(step)
         self._first = step
         self._start(step)
-        self._hold.clear()  # last, because it forgets which steps were left out
+        self._hold.clear()  # last, because this forgets which steps were left out
         if before is not None:
             before.close()
 
@@ -146,9 +146,9 @@ class Keeper:
         return None
 
     def hold(self) -> None:
-        """Keep the device from beginning any further step, because collectives are about to end with garbage.
+        """Keep the device from beginning any further step, because collectives are about to be ended.
 
-        May be called from any thread; returns when the hold is in effect.
+        Their results are garbage. May be called from any thread; returns when the hold is in effect.
         """
         self._snapshots.hold()
         if self._device.queues:
@@ -161,7 +161,7 @@ class Keeper:
     def newest(self, *, left_out: bool = False) -> Made:
         """Wait until the device has done all queued work; returns the last step that it has made.
 
-        With `left_out` a step that has begun to change the state is dropped.
+        With `left_out`, a step that the host has begun to change is dropped, because it changes nothing.
         """
         if left_out and self._changing:
             self._steps.drop()
@@ -172,7 +172,7 @@ class Keeper:
         return made
 
     def is_made(self, step: int) -> bool:
-        """Wait for the device; returns whether it has made `step`, which is queued."""
+        """Wait for the device; returns whether it has made the queued `step` and not left it out."""
         return step not in self._left_out()
 
     def _left_out(self) -> frozenset[int]:
@@ -183,7 +183,7 @@ class Keeper:
 
     @torch.no_grad()
     def put_back_own(self, step: int) -> None:
-        """Restore this rank's own generators and buffers after `step`, one of the last few."""
+        """Restore this rank's own generators and buffers to their state after `step`, one of the last few steps."""
         if (own := self.own(step)) is not None:
             buffers = self._kept.buffers.named()
             for name, value in own["buffers"].items():
@@ -191,15 +191,15 @@ class Keeper:
             generators.restore(own["random"], self._device.device)
 
     def own(self, step: int) -> dict[str, Any] | None:
-        """Returns this rank's own state after `step`, one of the last few."""
+        """Returns this rank's own state after `step`, one of the last few steps; None if it isn't kept."""
         return None if self._slots is None else self._slots.own(step)
 
     def changing(self) -> None:
-        """Record that the state begins to change, by the optimizer's step or by loading another state."""
+        """Record that the state is about to change, by the optimizer's step or because another state is loaded."""
         if self._changing or self._step is None:
             return
         self._steps.wait_for_room(self._step + 1)
-        # The other ranks may finish this step, and this rank then has to continue from there too.
+        # If the other ranks finish this step, this rank has to continue after it too.
         self._keep_own(self._step + 1)
         self._still.acquire()
         if self._over:
@@ -211,7 +211,7 @@ class Keeper:
         self._steps.begin(self._step + 1)
 
     def finished(self, step: int, *, as_before: bool = False) -> None:
-        """End the step, after its last change. For `as_before` see `made`."""
+        """End the step after its last change. For `as_before`, see `made`."""
         self.made(step, as_before=as_before)
         if step == self._first + 1:
             if self._slots is not None:
@@ -223,9 +223,9 @@ class Keeper:
             self._snapshots.make(step, lambda: self._encoded(step, self._host))
 
     def made(self, step: int, *, as_before: bool = False) -> None:
-        """Record that the state after `step` is complete, because the last change of the step is made.
+        """Record that the state after `step` is complete, because the step has made its last change.
 
-        With `as_before`, this rank's own state hasn't changed since the optimizer's step began, so it is already kept.
+        If `as_before` is true, this rank's own state hasn't changed since the optimizer's step began, when it was kept.
         """
         is_there = as_before and self._changing and self._step is not None and step == self._step + 1
         self._steps.wait_for_room(step)
@@ -239,7 +239,7 @@ class Keeper:
             self._still.release()
 
     def save(self) -> None:
-        """Write the last finished step's state unless it is already written; reports why if that fails."""
+        """Write the last finished step's state unless it is already written. Reports the reason if that fails."""
         with self._saving:
             if self._step is None or self._over:
                 return
@@ -247,7 +247,7 @@ class Keeper:
             if on_main and self._changing and not self._device.queues:
                 self._say(f"state not kept in memory: step {self._step + 1} was half made when it failed")
                 return
-            # With a device the host may wait in the middle of a step that the device hasn't begun.
+            # If there is a device, the host may be stuck in the middle of a step that the device hasn't begun.
             patience = _BRIEFLY if self._device.queues else PATIENCE
             still = not (on_main and self._changing) and self._still.acquire(timeout=patience)
             if not still and not self._device.queues:
@@ -261,14 +261,14 @@ class Keeper:
                     self._still.release()
 
     def forget(self) -> None:
-        """Delete this job's kept states in this worker, because it continues from an older one."""
+        """Delete the states that this worker keeps for the job, because the job continues from an older one."""
         self._snapshots.forget()
         here, _ = sealed.sealed_files(self.directory, self.place.job)
         for file in here.values():
             sealed.empty(file)
 
     def end(self) -> None:
-        """Delete all kept states, because the run is at its end."""
+        """Delete all kept states, because the run is complete."""
         self._snapshots.wait(PATIENCE)
         for file in (*self.directory.glob(f"*{sealed.MEMORY}"), *self.directory.glob("*.lock")):
             sealed.remove(file)
@@ -290,7 +290,7 @@ class Keeper:
             self._wakes = None
 
     def _prepare(self, step: int) -> None:
-        """Make memory for the state, whose size is now known, while nothing is stuck."""
+        """Make files in memory for the state, whose size is now known, before a device can get stuck."""
         if not self._device.queues:
             return
         try:
@@ -302,7 +302,7 @@ class Keeper:
         making = threading.Thread(target=self._generations.make_all, args=arguments, daemon=True, name="memory")
         making.start()
         if not self._resumed:
-            making.join()  # a resumed run has its pages, and its old state is good enough for a while
+            making.join()  # a resumed run already has files, and its old state is recent enough for a while
 
     def _keep_own(self, step: int) -> None:
         if self._slots is None:
@@ -331,7 +331,8 @@ class Keeper:
     def _write(self, made: Made, left_out: set[int], ends: bool) -> bool:
         """Write a step's state; returns whether that succeeded.
 
-        Writing fails if the device changes the state before the end.
+        Writing fails if the device changes the state before the copy is finished. If `ends` is true, this is the last
+        state that this rank writes, and later steps are held.
         """
         if ends:
             with self._device.on(self._stream):
@@ -342,7 +343,8 @@ class Keeper:
             parts, part = self.place.part(self._kept.divided)
             if not any(seal.age == (self.place.attempt, step) and seal.part == part for seal in here):
                 began = time.monotonic()
-                # If the state is in parts, the newest that all ranks have is worth more than one that may lack a part.
+                # If the state is in parts, the newest snapshot that all ranks have is never overwritten, because the
+                # state written here may lack parts.
                 file = self._generations.next(self._snapshots.kept, spare=not self._kept.divided)
                 self._generations.make(file, encoded.size, stuck=self._device.queues)
                 with self._device.on(self._stream):
@@ -358,17 +360,17 @@ class Keeper:
                 file.close(Seal(self.place.attempt, step, parts, part, self.place.job, encoded.size))
                 seconds = time.monotonic() - began
                 self._say(f"state of step {step} kept in memory: {encoded.size:,} bytes in {seconds:.3f} s")
-        # After the end of a collective the device's results are no step.
+        # Once a collective has been ended, the device's results belong to no step, so nothing more is written.
         self._over = ends
         return True
 
     def _encoded(self, step: int, host: Any) -> Encoded:
-        """Returns the encoded state after `step`, with the host's part of that time."""
+        """Returns the encoded state after `step`; `host` is the host's part after that step."""
         whole = {"state": self._kept.state(host)}
         if self._slots is not None:
             whole["buffers"] = self._slots.constant(step)
-            # A part contains its rank's own state, so that one is never held without the other. The own state was
-            # copied after that step, because the next one may already have drawn random numbers.
+            # A part contains its rank's own state, so that a rank that holds the part always holds the own state too.
+            # The copy made after `step` is used, because the next step may already have drawn random numbers.
             if self._kept.divided and (own := self._slots.own(step)):
                 whole |= {"own": own, "rank": self.place.rank}
         encoded = Encoded(whole)
@@ -390,7 +392,7 @@ class Keeper:
             wait = None if until is None else max(0.0, until - time.monotonic())
             if not select.select([descriptor], [], [], wait)[0]:
                 until = None
-                self.save()  # the main thread hasn't reached its end
+                self.save()  # the main thread hasn't ended in time
                 continue
             signals = os.read(descriptor, 64)
             if self._woke_before >= 0 and (received := signals.replace(bytes([_STOP]), b"")):
@@ -410,7 +412,7 @@ _own_descriptors = set[int]()
 
 
 def _leave_signals_alone() -> None:
-    """Ignore signals in a child of a rank, which inherits the rank's handlers and descriptors."""
+    """Stop a rank's forked child from waking the rank's keepers, whose handlers and descriptors it inherits."""
     if _own_descriptors and threading.current_thread() is threading.main_thread():
         signal.set_wakeup_fd(-1)
         _own_descriptors.clear()

@@ -1,4 +1,4 @@
-"""A rank has a place in its attempt, and a directory in memory; the agent or torchrun names both."""
+"""This module reads a rank's place in its attempt and its directory in memory, which the agent or torchrun names."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Place:
     rank: int
     ranks: int
     local_ranks: int
-    #: The number of neighbouring ranks that together hold a whole state in parts; None: all ranks.
+    #: The number of neighbouring ranks whose parts form a whole state; None if the parts of all ranks form it.
     unit: int | None = None
 
     @classmethod
     def from_environment(cls, rank: int, ranks: int, unit: int | None = None) -> Place:
-        """Returns this rank's place; without an agent the attempt is always the first."""
+        """Returns this rank's place; without an agent, the attempt is always 1."""
         job, attempt = os.environ.get("TRAINMASTER_JOB_UID", ""), os.environ.get("TRAINMASTER_ATTEMPT", "1")
         return cls(job, int(attempt), rank, ranks, int(os.environ.get("LOCAL_WORLD_SIZE", "1")), unit)
 
@@ -45,15 +45,15 @@ class Place:
         return self.local_rank == 0
 
     def part(self, divided: bool) -> tuple[int, int]:
-        """Returns the number of ranks that hold a state together, and this rank's index among them."""
+        """Returns the number of parts of a state, and the index of this rank's part; 1 and 0 if it isn't `divided`."""
         unit = self.unit or self.ranks
         return (unit, self.rank % unit) if divided else (1, 0)
 
 
 def memory_directory(say: Callable[[str], None]) -> Path | None:
-    """Returns this user's own directory in the pod's memory; None if none is named or it is unusable.
+    """Returns this user's own directory in the pod's memory; None if the environment names none or it is unusable.
 
-    `say` is called with the reason if the directory is unusable.
+    If the directory is unusable, `say` is called with the reason.
     """
     named = os.environ.get(DIRECTORY_VARIABLE)
     if not named:
@@ -65,18 +65,18 @@ def memory_directory(say: Callable[[str], None]) -> Path | None:
         return None
 
 
-#: The path that, with the rank appended, is a file that reports that the rank is writing (docs/protocol.md).
+#: The path of the files that report that a rank is writing; the rank is appended (docs/protocol.md).
 SAVING_VARIABLE = "TRAINMASTER_SAVING_FILE"
 #: The suffix of the file that reports a planned stop.
 PLANNED = ".planned"
-#: Bytes that a slow machine writes per second, and the seconds that each save needs in addition.
+#: Bytes per second that a slow machine writes, and the seconds that each save needs in addition.
 _BYTES_A_SECOND = 200e6
 _LEAST_SECONDS = 1.0
 
 
 @contextmanager
 def announced(rank: int, size: int) -> Iterator[None]:
-    """Report to the agent, while the context is open, how many seconds writing `size` bytes may take."""
+    """While the context is open, announce to the agent how many seconds it may take to write `size` bytes."""
     named = os.environ.get(SAVING_VARIABLE)
     if not named:
         yield
@@ -90,7 +90,7 @@ def announced(rank: int, size: int) -> Iterator[None]:
 
 
 def planned_seconds() -> float | None:
-    """Returns the seconds that a planned stop gives the ranks; None if the agent has planned no stop."""
+    """Returns how many seconds the ranks get in a planned stop; None if the agent has planned no stop."""
     named = os.environ.get(SAVING_VARIABLE)
     try:
         return float(Path(f"{named}{PLANNED}").read_text()) if named else None
@@ -99,12 +99,15 @@ def planned_seconds() -> float | None:
 
 
 def is_the_end() -> bool:
-    """Returns whether this rank is bound to end, because an agent ends all ranks after a fault."""
+    """Returns whether this rank certainly ends now, because its agent ends all ranks after a fault.
+
+    Returns false in a planned stop, and without an agent.
+    """
     return SAVING_VARIABLE in os.environ and planned_seconds() is None
 
 
 def _replace(file: Path, text: str) -> None:
     beside = file.with_name(f".{file.name}.{os.getpid()}")
-    with suppress(OSError):  # a full disk is no reason not to write to memory
+    with suppress(OSError):  # the state is written to memory even if the disk is full
         beside.write_text(text)
         beside.replace(file)

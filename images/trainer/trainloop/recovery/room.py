@@ -1,4 +1,4 @@
-"""A state is written to memory only if there is room for it, because a container that exceeds its limit is killed."""
+"""A state is written to memory only if enough is free, because a container that exceeds its limit is killed."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import BinaryIO
 
 from trainloop.recovery.sealed import PARTIAL
 
-#: Bytes that stay free for everything else.
+#: Bytes of memory that stay free for everything else.
 MARGIN = 32 << 20
 
 
 @contextmanager
 def made(file: Path, size: int) -> Iterator[BinaryIO]:
-    """Make a file of `size` bytes, yield it, and then move it to `file`, which it may replace.
+    """Make a file of `size` bytes, yield it, and then move it to `file`, replacing an existing one.
 
-    Raises OSError if there is no room.
+    Raises OSError if there isn't enough memory.
     """
     if problem := lacking(file.parent, size):
         raise OSError(problem)
     partial = file.with_name(f"{file.name}.{os.getpid()}{PARTIAL}")
     try:
         with os.fdopen(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "r+b") as stream:
-            # Allocate everything now: if memory runs out later, a copy into a mapped file raises SIGBUS.
+            # Allocate everything now, because if memory runs out later, a copy into a mapped file raises SIGBUS.
             os.posix_fallocate(stream.fileno(), 0, size)
             yield stream
         partial.rename(file)
@@ -35,7 +35,7 @@ def made(file: Path, size: int) -> Iterator[BinaryIO]:
 
 
 def lacking(directory: Path, needed: int) -> str | None:
-    """Returns a sentence if `directory` has no room for another `needed` bytes, else None."""
+    """Returns what is lacking, as text, if another `needed` bytes don't fit into `directory`; None if they fit."""
     found = os.statvfs(directory)
     free, where = found.f_bavail * found.f_frsize, f"in {directory}"
     container = container_memory()
@@ -47,7 +47,7 @@ def lacking(directory: Path, needed: int) -> str | None:
 
 
 def container_memory(root: Path | None = None) -> tuple[int, int] | None:
-    """Returns the container's limit and what it uses, in bytes, without its file cache; None without a limit."""
+    """Returns the container's memory limit and its use without file cache, in bytes; None if there is no limit."""
     root = root or Path(os.environ.get("TRAINMASTER_CGROUP_ROOT") or "/sys/fs/cgroup")
     for limit_file, used_file, folder in (
         ("memory.max", "memory.current", root),

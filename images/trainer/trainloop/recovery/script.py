@@ -1,4 +1,4 @@
-"""A script with its own loop over steps keeps its state, and continues from it, by three lines:
+"""With three lines, a script that has its own loop over steps keeps its state, and continues from it:
 
     from trainloop.recovery import Recovery
 
@@ -43,7 +43,7 @@ from trainloop.recovery.script_state import ScriptState, Stateful
 from trainloop.recovery.steps import Made
 from trainloop.recovery.tensors import on_device, state_of
 
-#: The number of newest states that stay on the disk.
+#: The number of states that stay on the disk, the newest ones.
 _KEPT_ON_DISK = 2
 
 
@@ -54,18 +54,19 @@ if TYPE_CHECKING:
 class Recovery:
     """This class keeps and restores the state of a script's model, optimizer and other named objects.
 
-    Every rank makes one, after the process group and with the model as it is trained: bare, in DistributedDataParallel,
-    with ZeroRedundancyOptimizer too, or sharded by `fully_shard`. `others` are a scheduler, a scaler and the like,
-    under names of your choice. `every` is the number of steps between two states on the disk. The disk is `path`, else
-    TRAINMASTER_CHECKPOINT_DIR, else none.
+    Every rank makes a Recovery after the process group exists, with the model as it is trained: the bare model, the
+    model in DistributedDataParallel (also with ZeroRedundancyOptimizer), or a model sharded by `fully_shard`. `others`
+    are a scheduler, a scaler and the like, under names of your choice. `every` is the number of steps between two
+    states on the disk. They are written to the directory `path`, or else to TRAINMASTER_CHECKPOINT_DIR, or else not at
+    all.
 
-    A run that continues equals an uninterrupted one to the bit if its data depends on the step alone. With more than
-    two ranks DistributedDataParallel sums its first step in another order than later ones. `rehearsal` removes that
-    difference too: the first step after a recovery is made twice, and counts once.
+    A run that continues equals an uninterrupted run bit for bit if its data depends only on the step. With more than
+    two ranks, DistributedDataParallel sums gradients in its first step in another order than in later steps.
+    `rehearsal` removes that difference too: the first step after a recovery is made twice, and counts once.
 
-    Under Trainmaster ranks that survive a fault continue in their processes if the script takes its micro-batches from
-    `parts`, which are then shared out again. With `fewer_samples` they continue even without `parts`, with the
-    remaining samples, until the lost ranks are back.
+    Under Trainmaster, ranks that survive a fault continue in their processes if the script takes its micro-batches from
+    `parts`, which are then shared out again. With `fewer_samples` they continue even without `parts`, but without the
+    lost ranks' samples, until the lost ranks are back.
     """
 
     def __init__(
@@ -118,11 +119,11 @@ class Recovery:
                 hold=self._keeper.hold if self._keeper is not None else lambda: None,
                 progress=self._progress,
             )
-        #: The seed of `parts`: the same on all ranks.
+        #: The seed of `parts`, which is the same on all ranks.
         self._state.seed = int(self._group.gather(torch.initial_seed())[0])
         self._reported: dict[str, float] = {}
         self._stop_requested = False
-        #: The optimizer's steps within this step of the loop, and within each earlier one; None if those differed.
+        #: The number of optimizer steps in this step of the loop, and in each earlier step; None if those differed.
         self._updates = 0
         self._updates_each: int | None = 0
         self._excepthook = sys.excepthook
@@ -130,9 +131,9 @@ class Recovery:
     def steps(self, total: int) -> Iterator[int]:
         """Yields the numbers of the remaining steps, up to `total`.
 
-        A step is finished when the next one is requested. A step that a fault has cut off is yielded again. After
-        SIGTERM to any rank, raises SystemExit(143) after that step, or after the steps of a quarter of a second, ten at
-        most.
+        A step is finished when the next one is requested. A step that a fault has cut off is yielded again. If any rank
+        has received SIGTERM, all ranks raise SystemExit(143) after the same step: the current one, or a later one. The
+        delay is at most ten steps, and about a quarter of a second unless a single step takes longer.
         """
         continuation, joined = self._continuation, False
         if continuation is not None and continuation.joins:
@@ -159,7 +160,7 @@ class Recovery:
                     asking = self._questions.begin(self.step + 1, int(self._stop_requested), known)
                     yield self.step + 1
                     stop, formed = self._close(asking, total)
-                # After a group has formed all its ranks are here, after the same step, whichever way they came.
+                # When a group has formed, all its ranks get here after the same step, by whichever way.
                 due = bool(stop) or self.step == total or self.step % self._every == 0
                 formed = due and self._save_or_form()
                 if stop and not formed and self.step < total:
@@ -173,7 +174,7 @@ class Recovery:
     def _close(self, asking: Callable[[], list[int]] | None, total: int) -> tuple[int, bool]:
         """Close the yielded step.
 
-        Returns whether all ranks shall stop after it, and whether a new group has formed instead.
+        Returns whether all ranks are asked to stop after the step (1) or not (0), and whether a new group has formed.
         """
         continuation = self._continuation
         if continuation is not None and continuation.was_left_out(self._updates):
@@ -190,11 +191,12 @@ class Recovery:
             continuation.made(updates)
         stop, newest = (0, 0) if asking is None else asking()
         if self.step == total and continuation is not None and self._is_made():
-            # No rank leaves before all have made the last step, because it may have to send the state to one that
-            # hasn't.
+            # No rank leaves before all ranks have made the last step, because it may have to send its state to a rank
+            # that hasn't.
             with suppress(GroupLostError):
                 self._group.gather(None)
-        # DDP orders its buckets again in the second step. A joining rank has done so before it meets the others.
+        # DDP reorders its buckets in the second step, so this rank must have made two. A joining rank has already made
+        # them alone.
         is_ready = self.step >= min(self._first + 2, total)
         if is_ready and continuation is not None and (continuation.broken or newest > continuation.attempt):
             self._form()
@@ -204,11 +206,11 @@ class Recovery:
     def parts(self, count: int | None = None) -> Iterator[int]:
         """Yields the micro-batches of this step that this rank computes, as numbers below `count`.
 
-        By default each rank computes one part. Lost ranks' parts are dealt among the others. Gradients are reduced in
-        the backward of the last part, and each part uses its own random numbers.
+        By default each rank computes one part. The parts of lost ranks are distributed among the other ranks. Gradients
+        are reduced in the backward pass of a rank's last part. Each part uses its own random numbers.
 
-        DistributedDataParallel divides the sum over all parts by the number of ranks. So with n times as many parts as
-        ranks, divide each part's loss by n. Raises ValueError for fewer parts than ranks.
+        DistributedDataParallel divides the sum over all parts by the number of ranks. So if there are n times as many
+        parts as ranks, divide each part's loss by n. Raises ValueError if there are fewer parts than ranks.
         """
         rank, ranks, step = self._place.rank, self._place.ranks, self.step + 1
         present = range(ranks) if self._continuation is None else self._continuation.shares()
@@ -218,21 +220,21 @@ class Recovery:
     def made(self) -> None:
         """Record that this step has made its last change.
 
-        Later work until the next step (a loss that is averaged over the ranks, an evaluation) changes no state, so a
-        fault there costs no step. Call it in a script with `others` if its ranks wait for each other there. Without
-        `others` the optimizer's step is the last change.
+        Later work until the next step, such as averaging a loss over the ranks or an evaluation, changes no state, so a
+        fault there costs no step. Call this if the script has `others` and its ranks wait for each other during such
+        work. Without `others`, the optimizer's step counts as the last change.
         """
         if self._keeper is not None:
             self._keeper.made(self.step + 1)
 
     def report(self, **numbers: float) -> None:
-        """Report numbers of this step, such as `loss`, with the next progress (docs/protocol.md names the fields)."""
+        """Report numbers of this step, such as `loss`, with the next progress report; docs/protocol.md names them."""
         self._reported = numbers
 
     def save(self) -> None:
-        """Write the state to the disk, if there is one; a failing write doesn't stop the run. Collective."""
+        """Write the state to the disk, if one is set. A failing write doesn't stop the run. Collective."""
         if self._continuation is None or not self._continuation.joins:
-            with suppress(GroupLostError):  # the step is repeated
+            with suppress(GroupLostError):  # `steps` then forms a new group and repeats the step if needed
                 self._save()
 
     def _save(self) -> None:
@@ -263,8 +265,8 @@ class Recovery:
     def _resume(self) -> Found | None:
         """Restore the newest state that any rank has; returns it.
 
-        Raises RuntimeError if there are states, but none of this model, because starting from scratch would be a
-        surprise.
+        Raises RuntimeError if there are states but none fits this model, because nobody would expect the run to start
+        from scratch then.
         """
         self._progress.enter("setup", message="looking for a state to continue from")
         memory = self._keeper.directory if self._keeper else None
@@ -310,7 +312,7 @@ class Recovery:
                 self._go_back(made)
         self.step = self._continuation.form(self.step, self._state.give, self._take, lambda: self._stop_requested)
         if self._keeper is not None and made is not None and made.step < self.step:
-            # This rank has drawn random numbers for the step that others had made.
+            # Other ranks had made a step that this rank hadn't, but this rank has drawn the step's random numbers.
             own = self._keeper.own(self.step)
             generators.restore(generators.as_tensor(drawn) if own is None else own["random"], self._device)
         self._place = replace(self._place, attempt=self._continuation.attempt)
@@ -319,7 +321,7 @@ class Recovery:
             self._keeper.continue_as(self._continuation.attempt, self.step)
 
     def _save_or_form(self) -> bool:
-        """Save; returns whether a fault has cut the save off and a new group has formed."""
+        """Save; returns whether a fault has interrupted the save and a new group has formed."""
         try:
             self._save()
         except GroupLostError:
@@ -332,7 +334,7 @@ class Recovery:
         return self._keeper is None or self._keeper.is_made(self.step)
 
     def _finished(self) -> None:
-        # A lost rank cuts off the exchange about a snapshot; the next group restarts the count.
+        # If a rank is lost, the exchange about a snapshot fails. The next group counts the snapshot's steps again.
         with suppress(GroupLostError):
             if self._keeper is not None:
                 self._keeper.finished(self.step)
@@ -388,13 +390,14 @@ class Recovery:
         if self._continuation is not None and self._continuation.left_out:
             return
         self._updates += 1
-        # If a step has several updates, the last one counts; their number is that of all earlier steps.
+        # If each earlier step had the same number of updates, the update with that number is this step's last change.
         if not self._others and self._updates == self._updates_each and self._keeper is not None:
-            # torch's optimizers draw no random numbers; the script's later draws are kept at the step's end.
+            # torch's optimizers draw no random numbers. If the script draws some later, they are kept when the step
+            # ends.
             self._keeper.made(self.step + 1, as_before=True)
 
     def _count_updates(self) -> int:
-        """Returns the number of the optimizer's steps within the step that just ended."""
+        """Returns the number of optimizer steps in the loop's step that just ended."""
         updates = self._updates
         if self._updates_each == 0:
             self._updates_each = self._updates
@@ -427,7 +430,7 @@ class Recovery:
 
 
 def host_group() -> dist.ProcessGroup | None:
-    """Returns a group with collectives on the host; None, for the default group, if that one has them."""
+    """Returns a group for collectives on the host; None, which means the default group, if that one offers them."""
     return None if "cpu:gloo" in str(dist.get_backend_config()) else dist.new_group(backend="gloo")
 
 
@@ -435,12 +438,12 @@ _groups = list[dist.ProcessGroup]()
 
 
 def keep_group(model: nn.Module) -> None:
-    """Keep DistributedDataParallel's process group for as long as this process has Python.
+    """Keep DistributedDataParallel's process group until the interpreter ends, to prevent a deadlock.
 
-    DDP's destructor holds Python's lock. If its reference to the group is the last, as after `destroy_process_group`,
-    it joins gloo's threads, which may need the lock to release objects that a collective kept from its caller (torch
-    2.13): a deadlock. A rank that starts cold has another reference in torch's own modules, because DDP imports them
-    while the group exists; a rank that is forked with them imported has none.
+    DDP's destructor holds Python's lock. If DDP has the last reference to the group, as after `destroy_process_group`,
+    the destructor joins gloo's threads. They may need the lock to release objects that a collective kept from its
+    caller (torch 2.13). In a rank that starts cold, torch's own modules have another reference, because DDP imports
+    them while the group exists. In a rank that was forked with these modules imported, there is none.
     """
     if isinstance(model, nn.parallel.DistributedDataParallel):
         _groups.append(model.process_group)

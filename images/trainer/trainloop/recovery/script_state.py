@@ -21,7 +21,7 @@ from trainloop.recovery.tensors import (
 
 
 class Stateful(Protocol):
-    """A stateful object has these two methods, as schedulers, scalers and averages of weights do."""
+    """A stateful object has these two methods, like a scheduler, a scaler or an average of weights."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -29,23 +29,23 @@ class Stateful(Protocol):
 
 
 class ScriptState:
-    """This class holds a script's state; with a sharded model or ZeroRedundancyOptimizer, this rank's part."""
+    """This class holds a script's state, or, if the model or the optimizer's state is sharded, this rank's part."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, others: dict[str, Stateful]) -> None:
         self._model: nn.Module = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
         self._optimizer, self._others = optimizer, others
         self._parameters = parameters_between_steps(self._model)
         self.device = next(iter(self._parameters.values())).device
-        #: The optimizer of this rank's part.
+        #: The optimizer that changes this rank's part of the weights; in ZeroRedundancyOptimizer, the inner one.
         self.own_optimizer: torch.optim.Optimizer = getattr(optimizer, "optim", optimizer)
         self.buffers = Buffers(self._model)
         self._optimizer_state = OptimizerState(self.own_optimizer, self.device, optimizer)
-        #: The seed of `Recovery.parts`: the same on all ranks.
+        #: The seed of `Recovery.parts`, which is the same on all ranks.
         self.seed = 0
 
     @property
     def is_part(self) -> bool:
-        """Returns whether several ranks hold the state together."""
+        """Returns whether this rank holds only a part of the state."""
         sharded = any(hasattr(each, "device_mesh") for each in self._parameters.values())
         return sharded or self.own_optimizer is not self._optimizer
 
@@ -57,19 +57,19 @@ class ScriptState:
         }
 
     def whole(self, host: dict[str, Any]) -> dict[str, Any]:
-        """Returns the state with the given host's part."""
+        """Returns the state with `host` as the host's part."""
         optimizer = local(self._optimizer_state.whole(host["optimizer"]))
         others = local(host["others"])
         return {"model": local(self._parameters), "optimizer": optimizer, "others": others, "seed": self.seed}
 
     def give(self) -> dict[str, Any]:
-        """Returns the current state, with the buffers, for a rank that lacks it."""
+        """Returns the current state, including the buffers, to be sent to a rank that lacks it."""
         buffers = {name: local(each) for name, each in self.buffers.named().items()}
         return {**self.whole(self.host()), "buffers": buffers}
 
     @torch.no_grad()
     def load(self, saved: dict[str, Any]) -> None:
-        """Load a state. Raises ValueError or KeyError if it isn't this model's."""
+        """Load a state. Raises ValueError or KeyError if it doesn't fit this model."""
         self._parameters = parameters_between_steps(self._model)
         tensors: dict[str, Any] = {**self._parameters, **self.buffers.named()}
         values = {**saved["model"], **saved["buffers"]}
@@ -85,7 +85,7 @@ class ScriptState:
             for group, part_of_it in zip(self._optimizer.param_groups, self.own_optimizer.param_groups, strict=True):
                 group.update({key: value for key, value in part_of_it.items() if key != "params"})
         for state in self.own_optimizer.state.values():
-            # For weights on the host torch has kept the given tensors, which are mapped from the file.
+            # If the weights are on the host, torch has kept the given tensors, whose memory is the mapped file.
             state.update({key: cloned(value) for key, value in state.items() if on_host(value)})
         for name, tensor in tensors.items():
             if name in values:

@@ -1,9 +1,9 @@
 """A sealed file contains a state and a seal, which names job, attempt and step and shows that the state is complete.
 
 On a disk, the file is written under another name, and renamed after the last byte and the seal are written. So a file
-with a sealed file's name is complete. A checksum detects later damage. It is a CRC-32, which a core computes at 4 GB/s
-(SHA-256: 0.5 to 2). Forgery needn't be detected, because only the user can open the directory. In the pod's memory
-nothing gets damaged, so no checksum is used (`generations`).
+with a sealed file's name is complete. A checksum detects later damage. It is a CRC-32, which a core computes at 4 GB/s;
+SHA-256 would reach 0.5 to 2 GB/s. Forgery needn't be detected, because only the user can open the directory. Files in
+the pod's memory (`generations`) can't get damaged, so they have no checksum.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trainloop.recovery.encoding import ALIGNMENT, Encoded
 HEADER_BYTES = 64 * ALIGNMENT
 _MAGIC = "trainmaster state 1"
 _SUFFIX = ".sealed"
-#: The suffix of files of the pod's memory, which are overwritten again and again.
+#: The suffix of files in the pod's memory, which are overwritten again and again.
 MEMORY = ".memory"
 PARTIAL = ".partial"
 #: A number beyond any step or attempt.
@@ -35,24 +35,25 @@ _LARGEST = 1 << 53
 
 
 class SealError(ValueError):
-    """A file has no seal or doesn't match it; the message names the file."""
+    """A file has no seal or doesn't match its seal; the message names the file."""
 
 
 @dataclass(frozen=True, order=True)
 class Seal:
     """A seal describes the state in a file.
 
-    The greater of two seals is newer, because each attempt continued from an earlier state.
+    The greater of two seals is the newer one: the attempt is compared first, because each attempt continued from an
+    earlier attempt's state.
     """
 
     attempt: int
     step: int
-    #: The number of parts of the state, and the index of this part: 1 and 0 if each rank has the whole state.
+    #: The number of parts of the state, and the index of this part. They are 1 and 0 if each rank has the whole state.
     parts: int
     part: int
     job: str
     size: int
-    checksum: int = 0  # none
+    checksum: int = 0  # 0: there is none
 
     @property
     def age(self) -> tuple[int, int]:
@@ -72,7 +73,7 @@ def name_of(attempt: int, step: int, part: int, parts: int) -> str:
 def private(directory: Path) -> Path:
     """Returns the directory within `directory` that only this user can read; makes it if necessary.
 
-    Raises SealError if it belongs to another user, OSError if it can't be made.
+    Raises SealError if it belongs to another user or others may open it, and OSError if it can't be made.
     """
     own = directory / f"user-{os.getuid()}"
     own.mkdir(mode=0o700, exist_ok=True)
@@ -83,7 +84,7 @@ def private(directory: Path) -> Path:
 
 
 def write(directory: Path, encoded: Encoded, job: str, attempt: int, step: int, parts: int = 1, part: int = 0) -> Path:
-    """Write, seal and sync a state; returns its file. Raises OSError if the disk refuses."""
+    """Write, seal and sync a state; returns its file. Raises OSError if writing fails."""
     partial = _partial(directory, name_of(attempt, step, part, parts))
     try:
         # Unbuffered, because a buffer would copy each tensor once more.
@@ -112,9 +113,9 @@ def head_of(seal: Seal) -> bytes:
 
 
 def read_seal(file: Path) -> Seal | None:
-    """Returns the seal of a file without reading its state; None for an empty file of the pod's memory.
+    """Returns the seal of a file without reading its state; None for a file in the pod's memory with an empty head.
 
-    Raises SealError.
+    Raises SealError if the file has no valid seal.
     """
     try:
         with file.open("rb") as stream:
@@ -146,8 +147,8 @@ def seal_of(plain: Any) -> Seal | None:
 def sealed_files(directory: Path, job: str, *, adopting: bool = False) -> tuple[dict[Seal, Path], list[str]]:
     """Returns the sealed files of `job` by their seals, and messages about the unusable ones.
 
-    With `adopting`, files of other jobs count as attempt 0, before the first one, because on a disk a job may continue
-    from another job.
+    With `adopting`, files of other jobs count as attempt 0, which precedes the first attempt, because on a disk a job
+    may continue from another job.
     """
     found, wrong = dict[Seal, Path](), list[str]()
     for file in sorted((*directory.glob(f"*{_SUFFIX}"), *directory.glob(f"*{MEMORY}"))):
@@ -168,10 +169,10 @@ def sealed_files(directory: Path, job: str, *, adopting: bool = False) -> tuple[
 
 
 def read(file: Path, seal: Seal) -> torch.Tensor:
-    """Returns the bytes of a sealed file's state, mapped. Raises SealError if they don't match the seal."""
+    """Returns a memory map of a sealed file's state. Raises SealError if its bytes don't match the seal."""
     try:
         with file.open("rb") as stream:
-            # Writable for this process alone, because torch warns of read-only memory.
+            # A private, writable mapping, because torch warns of read-only memory.
             mapped = mmap.mmap(stream.fileno(), HEADER_BYTES + seal.size, flags=mmap.MAP_PRIVATE)
     except (OSError, ValueError) as error:
         raise SealError(f"{file} can't be read: {error}") from None
@@ -186,7 +187,7 @@ def verified(data: torch.Tensor, seal: Seal, name: str) -> torch.Tensor:
 
 
 def _partial(directory: Path, name: str) -> Path:
-    """Returns the name of an unfinished file; it includes the writing thread, because two may write at once."""
+    """Returns the path of an unfinished file. It names the writing thread, because two threads may write at once."""
     return directory / f"{name}.{threading.get_native_id()}{PARTIAL}"
 
 
@@ -199,12 +200,12 @@ def _sync(directory: Path) -> None:
 
 
 def remove(file: Path) -> None:
-    """Delete a file, which another rank of the worker may have deleted before."""
+    """Delete a file unless another rank of the worker has already deleted it."""
     file.unlink(missing_ok=True)
 
 
 def empty(file: Path) -> None:
-    """Delete a file; one of the pod's memory only loses its seal, and stays to be overwritten."""
+    """Delete a file. A file in the pod's memory only loses its seal, and stays to be overwritten."""
     if file.suffix != MEMORY:
         remove(file)
         return
@@ -213,7 +214,7 @@ def empty(file: Path) -> None:
 
 
 def clean(directory: Path) -> None:
-    """Delete half-written files whose threads are gone, because their writers were killed."""
+    """Delete half-written files whose writing threads were killed."""
     for file in directory.glob(f"*{PARTIAL}"):
         thread = file.name.removesuffix(PARTIAL).rpartition(".")[2]
         if not Path("/proc", thread).exists():

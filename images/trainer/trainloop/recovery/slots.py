@@ -1,14 +1,14 @@
 """A rank's own state, its random generators and changing buffers, is copied into the pod's memory in every step.
 
-The rank maps the file, so a step costs a copy and no system call, and the copy outlives a rank that is killed. The file
-has a slot for each of the last steps, as many as the host may be ahead of the device, and two slots for the newest
-snapshot and the previous one. A slot's head is emptied before its content is written, and written afterwards. A
-device's tensors are first copied on the device, then to the host on a separate queue, followed by a stamp. So the host
-never waits.
+The rank maps the file of its slots into memory, so a step costs a copy and no system call, and the copy outlives a rank
+that is killed. The file has a slot for each step that may still be needed while the host is ahead of the device
+(`steps.KEPT`), and two slots for the newest snapshot and the previous one. A slot's head is emptied before its content
+is written, and written afterwards. A device's tensors are first copied on the device, then to the host on a separate
+queue, followed by a stamp. So the host never waits.
 
-Most buffers never change (masks, positions), and those belong to the state itself. A tensor's version counter shows
-most changes, but not those by torch's own batch normalisation or by a write to `.data`. So floating-point vectors
-always count as changed, and after the first step all others are compared with their first values.
+Most buffers, such as masks and positions, never change, and are kept with the state itself instead. A tensor's version
+counter shows most changes, but not those by torch's own batch normalisation or by a write to `.data`. So floating-point
+vectors always count as changed, and after the first step all other buffers are compared with their first values.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from trainloop.recovery.place import Place
 from trainloop.recovery.sealed import remove
 from trainloop.recovery.steps import KEPT
 
-#: Job (its checksum), attempt, step, rank, bytes of the encoded content, and whether a stamp confirms the slot.
+#: The job's checksum, attempt, step, rank, bytes of the encoded content, and whether a stamp must confirm the slot.
 _HEAD = struct.Struct("<IQQIQ?")
 _STAMP = struct.Struct("<Q")
 #: Bytes of a slot before its content: the head, followed by the stamp.
@@ -45,9 +45,9 @@ _GONE = torch.empty(0)
 
 
 class Buffers:
-    """This class looks up a model's buffers, or those in `names`, once.
+    """This class looks up a model's buffers, or only those in `names`, once.
 
-    Each look-up takes longer than a small model's step.
+    Looking them up in each step would take longer than a small model's step.
     """
 
     def __init__(self, model: nn.Module, names: Container[str] | None = None) -> None:
@@ -56,7 +56,7 @@ class Buffers:
         self._places = [(owner._buffers, key) for owner, key in places]
 
     def now(self) -> list[torch.Tensor]:
-        """Returns the tensors in the order of `names`; of a sharded one, this rank's part."""
+        """Returns the tensors in the order of `names`; for a sharded tensor, this rank's part of it."""
         tensors = (owner.get(key) for owner, key in self._places)
         return [_GONE if each is None else getattr(each, "_local_tensor", each) for each in tensors]
 
@@ -73,13 +73,13 @@ class Slots:
         self._mapped: mmap.mmap | None = None
         self._memory = torch.empty(0, dtype=torch.uint8)
         self._capacity = 0
-        self._kept = [-1, -1]  # the steps of the two snapshots whose slots follow
+        self._kept = [-1, -1]  # the steps in the last two slots, those of snapshots
         self._layout: _Layout | None = None
         tensors = buffers.now()
-        #: Each buffer at the attempt's begin: its tensor and version, and its values on the host.
+        #: Each buffer at the beginning of the attempt: its tensor and version, and a copy of its values on the host.
         self._first, self._firsts = _marks(tensors), tensors
         self._values = [each.detach().to("cpu", copy=True) for each in tensors]
-        #: The numbers of the buffers that have changed since, or may have.
+        #: The indices of the buffers that have changed since the beginning, or may have changed.
         self._changed = [number for number, each in enumerate(tensors) if each.dim() == 1 and each.is_floating_point()]
         self._written = [_Written() for _ in range(KEPT)]
         self._before = list[torch.Tensor]()
@@ -100,14 +100,14 @@ class Slots:
         self._begin(number, layout, random)
         if not as_before or written.layout is not layout:
             if written.sent is not None:
-                self._device.wait(written.sent)  # the place's previous content is being copied away
+                self._device.wait(written.sent)  # the slot's previous content may still be being copied to the host
             with torch.no_grad():
                 layout.fill(self._device, number, changed, step)
         sent = self._end(number, layout, step, number)
         self._written[number] = _Written(step, random, tensors, marks, layout, sent)
 
     def compare(self) -> None:
-        """Find the buffers that the first step has changed; waits for the device."""
+        """Find the buffers that the first step has changed. Waits for the device."""
         pairs = enumerate(zip(self._buffers.now(), self._values, strict=True))
         self._add({number for number, (each, first) in pairs if not torch.equal(each.detach().cpu(), first)})
 
@@ -116,7 +116,7 @@ class Slots:
             self._changed = sorted({*self._changed, *changed})
 
     def keep(self, step: int, other: int) -> None:
-        """Copy the content of `step`, the newest, into a snapshot's slot, beside that of the step `other`."""
+        """Copy the content of `step`, which is the newest, into a snapshot's slot; the step `other` keeps its slot."""
         written = self._written[step % KEPT]
         if written.step != step or written.layout is None:
             return
@@ -132,7 +132,7 @@ class Slots:
             written.sent.synchronize()
 
     def own(self, step: int) -> dict[str, Any] | None:
-        """Returns the own state after `step`, one of the last few, without copying it; None if it wasn't written."""
+        """Returns the own state after `step`, one of the last few steps, without copying; None if it wasn't written."""
         written = self._written[step % KEPT]
         if written.step != step or written.layout is None:
             return None
@@ -140,7 +140,7 @@ class Slots:
         return {"random": generators.as_tensor(written.random), "buffers": buffers}
 
     def constant(self, step: int) -> dict[str, torch.Tensor]:
-        """Returns the buffers that no write after `step` contains, because no step had changed them."""
+        """Returns the buffers that aren't in the content of `step`, because no step had changed them."""
         written, tensors = self._written[step % KEPT], self._buffers.now()
         there = written.layout.names if written.step == step and written.layout else ()
         firsts = zip(_marks(tensors), self._first, strict=True)
@@ -151,7 +151,7 @@ class Slots:
         return {name: value for name, value in zip(self._buffers.names, values, strict=True) if name not in there}
 
     def _laid_out(self, random: bytes, changed: list[torch.Tensor]) -> _Layout:
-        """Returns the slots' layout for this content; it is a new one if the content's form has changed."""
+        """Returns the layout of slots with this content, a new one if the content's form has changed."""
         key = (len(random), self._changed, [(each.shape, each.dtype) for each in changed])
         if self._layout is None or self._layout.key != key:
             names = [self._buffers.names[number] for number in self._changed]
@@ -167,7 +167,7 @@ class Slots:
         return self._memory[begin + _BEFORE : begin + _BEFORE + self._capacity]
 
     def _begin(self, number: int, layout: _Layout, random: bytes) -> None:
-        """Write the host's content into a slot, and leave the slot's head empty."""
+        """Write the part of the content that is on the host into a slot, and leave the slot's head empty."""
         assert self._mapped is not None
         begin, text = number * (_BEFORE + self._capacity), layout.encoded.text
         self._mapped[begin : begin + _HEAD.size] = bytes(_HEAD.size)
@@ -176,9 +176,9 @@ class Slots:
         self._mapped[begin + len(text) : begin + len(text) + len(random)] = random
 
     def _end(self, number: int, layout: _Layout, step: int, source: int) -> Event | None:
-        """Copy the content at `source` into a slot and write the head.
+        """Copy the content of the slot `source` into the slot `number`, and write the head.
 
-        Returns the event after which `source` may be reused.
+        Returns the event after which the device's copy of `source` may be overwritten; None if there is none.
         """
         content, sent = self._content(number)[layout.begin : layout.encoded.size], None
         if layout.stamps:
@@ -206,10 +206,7 @@ class Slots:
         return sent
 
     def _make(self, needed: int) -> None:
-        """Replace the file by a larger one with at least `needed` bytes for each slot's content.
-
-        The old content is copied.
-        """
+        """Replace the file by a larger one with at least `needed` bytes for each slot's content; copies the slots."""
         capacity = needed + needed // 8
         capacity += -capacity % mmap.PAGESIZE
         size = _SLOTS * (_BEFORE + capacity)
@@ -219,7 +216,7 @@ class Slots:
                 before, after = _BEFORE + self._capacity, _BEFORE + capacity
                 for number in range(_SLOTS):
                     mapped[number * after : number * after + before] = old[number * before : (number + 1) * before]
-        # The old file stays mapped: a queue may be writing to it.
+        # The old file stays mapped, because a device's queue may be writing to it.
         self._before.append(self._memory)
         self._mapped, self._capacity = mapped, capacity
         self._memory = torch.frombuffer(mapped, dtype=torch.uint8)
@@ -231,15 +228,15 @@ class Slots:
 
 
 class _Layout:
-    """A layout places a slot's content.
+    """A layout decides where a slot's content lies.
 
-    The buffers are copied into the slots themselves, or into memory on their device.
+    The buffers are copied into the slots themselves or, on a device with a queue, into memory on the device first.
     """
 
     def __init__(self, key: Any, random: bytes, buffers: dict[str, torch.Tensor]) -> None:
         self.key, self.names, self._buffers = key, list(buffers), list(buffers.values())
         self.encoded = Encoded({"random": generators.as_tensor(random), "buffers": buffers})
-        #: The offset of the buffers' bytes, and each buffer's offset from there.
+        #: The offset of the buffers' bytes in the content, and each buffer's offset from there.
         self.begin = len(self.encoded.text) + len(random) + -len(random) % ALIGNMENT
         self._places = [(each, len(self.encoded.text) + begin - self.begin) for each, begin in self.encoded.tensors[1:]]
         self.encoded.tensors = []
@@ -277,13 +274,13 @@ class _Layout:
 
 
 def _marks(tensors: list[torch.Tensor]) -> list[tuple[int, int]]:
-    """Returns marks that are equal for the same tensors in the same versions, until these are freed."""
+    """Returns marks that stay equal as long as the tensors are the same, in the same versions, and aren't freed."""
     return [(id(each), each._version) for each in tensors]
 
 
 @dataclass
 class _Written:
-    """This is the content of one place."""
+    """This is what was last written to one slot."""
 
     step: int = -1
     random: bytes = b""
@@ -294,7 +291,7 @@ class _Written:
 
 
 def read(directory: Path, job: str, attempt: int, step: int) -> dict[int, bytes]:
-    """Returns the complete contents that ranks left in `directory` for a step, by rank."""
+    """Returns the complete contents of slots that ranks left in `directory` for a step, by rank."""
     found = dict[int, bytes]()
     for file in directory.glob(f"{attempt}-*{_SUFFIX}"):
         try:
@@ -314,7 +311,7 @@ def read(directory: Path, job: str, attempt: int, step: int) -> dict[int, bytes]
 
 
 def clean(directory: Path, attempts: set[int | None]) -> None:
-    """Delete the files of all attempts but these."""
+    """Delete the files of all attempts except `attempts`."""
     for file in directory.glob(f"*{_SUFFIX}"):
         if file.name.partition("-")[0] not in map(str, attempts):
             remove(file)

@@ -1,13 +1,13 @@
-"""A snapshot of the state is already in memory if no rank that has the state may survive.
+"""Ranks write snapshots of the state to memory during training, for faults that no rank with the state survives.
 
 Ranks write a snapshot every k steps. The device copies it during the following steps. Training waits for the copy only
 before the copied tensors change next, and the host never waits. A thread seals the finished copy. After each copy, k is
-chosen by its duration, so that all snapshots together cost under a hundredth of the time. There are two generations.
-When all ranks are known to have a snapshot, the previous one may be overwritten.
+chosen from the copy's duration, so that all snapshots together cost less than a hundredth of the time. There are two
+generations: when all ranks are known to have a snapshot, the previous one may be overwritten.
 
 If all ranks have the same state, the first rank of each of the first two workers writes it. If each rank has its own
-part, it writes that part, and sends a copy to its neighbour, the rank of the same number in the next worker. If the
-parts have replicas, the ranks of the first two replicas write their parts.
+part, it writes that part, and sends a copy to its neighbour, the rank with the same local rank in the next worker. If
+the parts have replicas, only the ranks of the first two replicas write their parts.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from trainloop.recovery.generations import File, Generations
 from trainloop.recovery.place import Place
 from trainloop.recovery.sealed import Seal
 
-#: The fraction of a run's time during which snapshots are copied. A device's copy slows the steps beside it by 5 %.
+#: The fraction of a run's time during which snapshots are copied. Steps made during a device's copy are 5 % slower.
 SHARE = 0.008
-#: Steps of an attempt before its first snapshot; the first steps take longer than others.
+#: Steps of an attempt before its first snapshot, because the first steps take longer than others.
 _FIRST = 4
-#: Seconds before the first snapshot of an attempt that continues from memory, because that state is still there.
+#: Seconds before the first snapshot of an attempt that continues from memory, which still contains the earlier state.
 _AGAIN = 10.0
 #: Seconds that a survivor waits for a copy that has begun.
 _PATIENCE = 5.0
-#: The minimum of seconds between two snapshots.
+#: The minimum time between two snapshots, in seconds.
 _LEAST = 1.0
-#: The cost of a second of sending, relative to copying: it uses the host's network.
+#: The cost of a second of sending, relative to a second of copying. Sending only uses the host's network.
 _SENDING = 0.1
-#: The number of workers or replicas that have a snapshot of a state that several ranks share: one, and one in reserve.
+#: The number of workers or replicas that have a snapshot of a state that several ranks share. The second is a reserve.
 _COPIES = 2
 
 
@@ -52,7 +52,7 @@ def has_snapshots(place: Place, divided: bool) -> bool:
 
 
 class Snapshots:
-    """This class makes one rank's snapshots; every rank calls every method after the same step."""
+    """This class makes one rank's snapshots. All ranks call `make` after the same steps."""
 
     def __init__(
         self,
@@ -70,18 +70,18 @@ class Snapshots:
         self._writes = has_snapshots(place, divided) and (divided or place.is_first_of_worker)
         self._before = (place.rank - place.local_ranks) % place.ranks
         copies = f"copy-{self._before}"
-        # Filled from the network, so there is no need to pin them.
+        # The copies are filled from the network, so they needn't be pinned.
         host = Device(device.device)
         self._copies = Generations(directory, place.job, copies, host, 2 if neighbours is not None else 0)
         #: The age of the newest state that every rank is known to have written.
-        self.kept = (-1, 0)  # no file's age, not even an empty one's
+        self.kept = (-1, 0)  # differs from the age of any file, including an empty one's
         self._next = self._asks = 0
         self._again = False
         self._since = (0, 0.0)  # the step and the time at which the timing of steps begins
         self._stream = device.stream()
-        self._copied: Event | None = None  # the next change waits for this
+        self._copied: Event | None = None  # the end of the copy, for which the next change waits
         self._busy: threading.Thread | None = None
-        self._whole: Event | None = None  # from this event on the copied state is certainly complete
+        self._whole: Event | None = None  # when it is complete, the device has made the copied step
         self._closing = threading.Lock()  # held while a seal is written
         self._round = 0  # a snapshot of an earlier round is never sealed
         self._ended = self._held = False
@@ -90,25 +90,28 @@ class Snapshots:
         self._problem: str | None = None
 
     def begin(self, step: int, source: int | None) -> None:
-        """Begin with the state after `step` that the attempt `source` has left in memory, or without one."""
+        """Begin after `step`. If the attempt `source` is given, it has left that step's state in memory."""
         self.kept = (-1 if source is None else source, step)
         self._again, self._asks = source is not None, 0
         self._next = step + _FIRST
         self._since = (step, time.monotonic())
 
     def begin_again(self, step: int) -> None:
-        """Restart the count after `step`, because the ranks have formed another group; some may be new."""
+        """Count steps from `step` again, because the ranks have formed another group; some ranks may be new."""
         self._again, self._held, self._asks = False, False, 0
         self._next = step + _FIRST
         self._since = (step, time.monotonic())
 
     def hold(self) -> None:
-        """Seal nothing before `begin_again`: collectives are about to end, and later results belong to no step."""
+        """Seal nothing until `begin_again` is called.
+
+        Collectives are about to be ended, and what the device computes after that belongs to no step.
+        """
         self._held = True
         self.forget()
 
     def is_due(self, step: int) -> bool:
-        """Returns whether `step` begins a snapshot or asks about one."""
+        """Returns whether `make` is needed after `step`, to begin a snapshot or to ask about one."""
         if step == self._next - _FIRST + 1 and not self._asks:
             self._since = (step, time.monotonic())
         return step in (self._next, self._asks)
@@ -122,7 +125,7 @@ class Snapshots:
             self._ask(step)
             return
         if self._again:
-            # The state that the run continues from is as good, until it is older than a snapshot would be.
+            # In the first seconds, the state that the run continues from is as good as a snapshot.
             self._again = False
             self._next = step + _steps(_AGAIN, max(self._group.gather(self._step_seconds(step))))
             return
@@ -133,7 +136,7 @@ class Snapshots:
                 written = self._begin(encoded(), of)
         except (OSError, EncodingError, RuntimeError) as error:
             self._fail(error)
-        # From here on these belong to the thread until it ends.
+        # From here on, only the thread changes `_seconds` and `_problem`, until it ends.
         self._seconds = time.monotonic() - began
         if self._device.queues or self._neighbours is not None:
             self._busy = threading.Thread(target=self._finish, args=(written,), daemon=True, name="snapshot")
@@ -143,7 +146,7 @@ class Snapshots:
         self._next, self._asks = 0, step + 1
 
     def let_go(self) -> None:
-        """Make the work queued from here on, which changes the copied tensors, wait for the copy."""
+        """Make work that is queued later, which changes the copied tensors, wait for the end of the copy."""
         if self._copied is not None:
             self._device.wait(self._copied)
             self._copied = None
@@ -153,9 +156,9 @@ class Snapshots:
         return step == self._next and not self._again and not self._ended
 
     def end(self) -> None:
-        """Seal no further snapshot: a collective may have ended, and later copies are garbage.
+        """Seal no further snapshot, because a collective may have been ended, and later copies would be garbage.
 
-        A copy that is certainly good is finished first.
+        A copy is finished first if the device had certainly made its step.
         """
         if self._whole is not None and self._whole.query():
             self.wait(_PATIENCE)
@@ -163,12 +166,12 @@ class Snapshots:
         self._ended = True
 
     def forget(self) -> None:
-        """Seal no snapshot that has begun, because the run continues from an older state."""
+        """Make sure that no snapshot that has begun is sealed, because the run continues from an older state."""
         with self._closing:
             self._round += 1
 
     def wait(self, seconds: float) -> None:
-        """Wait for the current snapshot."""
+        """Wait for the current snapshot, for at most `seconds`."""
         if self._busy is not None:
             self._busy.join(seconds)
 
@@ -217,7 +220,7 @@ class Snapshots:
             self._say(f"no snapshot of step {self._age[1]} in memory: {error}")
 
     def _ask(self, step: int) -> None:
-        """Ask whether all ranks have the snapshot; if so, the one before may be replaced."""
+        """Ask whether all ranks have the snapshot; if so, the previous one may be replaced."""
         busy = self._busy is not None and self._busy.is_alive()
         each = self._group.gather([busy, self._problem is None, self._seconds, self._step_seconds(step)])
         if any(busy for busy, *_ in each):
@@ -262,7 +265,7 @@ class _Written:
 
     file: File
     seal: Seal
-    whole: Event  # when the state is complete
+    whole: Event  # when the device has made the step
     copied: Event
     claim: int  # a descriptor that keeps other writers out while it is open
     round: int

@@ -3,7 +3,7 @@
 Each step records one event before the optimizer's step, and one after the last change. From the second event to the
 next step's first event, the weights on the device don't change, even while the device waits for a collective that never
 ends. The host's part of a state (a learning rate, a scheduler, the numbers of a data order) is remembered for each
-step, because the host has already changed it by then.
+step, because the host has already changed it when the device makes the step.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ import torch
 
 from trainloop.recovery.device import Device, Event
 
-#: Steps that the host may be ahead of the device. Two keep it busy; each further one must be remembered, and repeated
-#: if the device hadn't made it.
+#: Steps that the host may be ahead of the device. Two steps keep the device busy. Each further step would have to be
+#: remembered, and repeated after a fault if the device hasn't made it.
 AHEAD = 2
-#: The number of steps that are remembered: those under way, the newest that is made, and the one before.
+#: The number of steps that are remembered: the queued ones, the newest that the device has made, and the one before it.
 KEPT = AHEAD + 2
-#: Seconds within which a device proceeds unless it is stuck, for short steps and for long ones.
+#: The shortest and the longest time [s] after which a device without progress counts as stuck.
 _BRIEFLY, _LONGEST = 0.1, 2.0
 
 
 @dataclass
 class Made:
-    """This is a step as the host has queued it."""
+    """This is a step that the host has queued."""
 
     step: int
-    begins: Event  # before the first change of this step's
-    whole: Event | None = None  # after its last change; None while the host hasn't reached it
+    begins: Event  # before the step's first change
+    whole: Event | None = None  # after the step's last change; None until the host has queued that change
     host: Any = None
 
 
@@ -62,9 +62,9 @@ class Steps:
         self._made.pop()
 
     def end(self, step: int, host: Any) -> None:
-        """Record that the last change to the state after `step` is queued; another one may follow."""
+        """Record that the last change of `step` is queued. May be called again for the same step if it changes more."""
         while self._made and self._made[-1].step > step:
-            self._made.pop()  # this step changed again, or an older state was loaded
+            self._made.pop()  # `step` changed again after it had ended, or an older state was loaded
         if not self._made or self._made[-1].step != step:
             self.begin(step)
         self._made[-1].host, self._made[-1].whole = host, self._device.event()
@@ -72,9 +72,9 @@ class Steps:
         self._seconds, self._ended = now - self._ended, now
 
     def newest(self, left_out: Container[int] = ()) -> Made | None:
-        """Returns the step whose state the device has; None while another step changes it.
+        """Returns the step whose state is on the device; None while a later step changes the state.
 
-        Steps that are `left_out` change nothing.
+        Steps in `left_out` are ignored, because they change nothing.
         """
         for step in reversed(list(self._made)):
             if step.step not in left_out and step.whole is not None and step.whole.query():
@@ -84,8 +84,8 @@ class Steps:
     def settled(self, left_out: Container[int]) -> Made | None:
         """Returns the result of `newest`.
 
-        If the device may be about to begin a queued step, waits first until it has made no progress for as long as two
-        steps take.
+        If later steps are queued, the device may be about to begin one. Then this function waits first, for as long as
+        two steps take, and returns None if the device begins one.
         """
         step = self.newest(left_out)
         until = time.monotonic() + min(_LONGEST, max(_BRIEFLY, 2 * self._seconds))
@@ -96,7 +96,7 @@ class Steps:
         return step
 
     def is_there(self, step: Made, left_out: Container[int] = ()) -> bool:
-        """Returns whether the device's state is still that after `step`."""
+        """Returns whether no later step has begun to change the state that `step` left on the device."""
         later = [each for each in list(self._made) if each.step > step.step and each.step not in left_out]
         return not any(each.begins.query() for each in later)
 
@@ -104,10 +104,11 @@ class Steps:
 class Hold:
     """A hold skips an optimizer's queued steps, so that garbage from an ended collective can't change weights.
 
-    torch's fused optimizers (Adam, AdamW, SGD and Adagrad with `fused=True`; alone, in ZeroRedundancyOptimizer, and
-    with FSDP2's parameters) leave a step out if `found_inf` is 1 on the device when they reach it. Each step reads the
-    flag once, before its first change, so that it is made or left out as a whole, and records the value. A hold isn't
-    used if a step changes anything else, such as an average of weights, because that change would still happen.
+    torch's fused optimizers (Adam, AdamW, SGD and Adagrad with `fused=True`) leave a step out if `found_inf` is 1 on
+    the device when the device reaches the step. This also works in ZeroRedundancyOptimizer and with FSDP2's parameters.
+    Each step reads the flag once, before its first change, and records the value, so the step is made or left out as a
+    whole. A hold isn't used if a step changes anything else, such as an average of weights, because that change would
+    still happen.
     """
 
     def __init__(
@@ -138,17 +139,17 @@ class Hold:
             self._device.copy([self._now], [self._flag])
 
     def set(self) -> None:
-        """Make all steps that begin later change nothing; queued on the calling thread's queue."""
+        """Make all steps that begin later change nothing. The flag is set by the calling thread's queue."""
         if self.works:
             self._device.copy([self._flag], [self._one])
 
     def clear(self) -> None:
-        """Allow steps again, when the device has nothing queued."""
+        """Allow steps again. The device must have nothing queued."""
         if self.works:
             self._device.copy([self._flag, *self._views], [self._zero] * (1 + KEPT))
 
     def read(self) -> None:
-        """Copy the values that steps have read to the host; queued as in `set`."""
+        """Copy the flag's values that steps have read to the host, by the calling thread's queue."""
         if self.works:
             self._device.copy([self._read_here], [self._read])
 
@@ -165,6 +166,6 @@ class Hold:
             self.works = False  # its settings came with a loaded state
             return
         found: Any = getattr(own, "found_inf", None)
-        # Any other one belongs to a scaler, or is the loop's verdict.
+        # Any other tensor belongs to a scaler, or is the loop's verdict.
         ours = found is None or any(found is view for view in self._views)
         own.found_inf = self._now if ours else torch.maximum(found, self._now)

@@ -1,7 +1,7 @@
-"""A state's tensors are copied as late as possible; of a sharded tensor (DTensor) this rank's part is kept.
+"""A state's tensors are copied as late as possible, but the host's part of a state is copied in each step.
 
-The host's part, which changes while the device is behind, is copied in each step: learning rates, a scheduler's
-numbers, and an optimizer's step counts unless they are on the device.
+The host changes its part while the device is behind: learning rates, a scheduler's numbers, and an optimizer's step
+counts unless they are on the device. If a tensor is sharded (DTensor), only this rank's part of it is kept.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _SMALL = 4096
 def parameters_between_steps(model: nn.Module) -> dict[str, nn.Parameter]:
     """Returns the model's parameters by name, the same tensors that the optimizer changes.
 
-    FSDP2 replaces the root's parameters by whole copies from its forward to its backward, or, after a forward without a
-    backward, until the next step. They are freed here, so no pass may be under way.
+    FSDP2 replaces the root module's parameters by whole copies from the forward to the backward pass. If no backward
+    pass follows, the copies stay until the next step. This function frees the copies, so no pass may be under way.
     """
     modules: list[Any] = [module for module in model.modules() if hasattr(module, "reshard")]
     for module in modules:
@@ -29,7 +29,7 @@ def parameters_between_steps(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
-    """Returns nested dicts, lists and tuples with each tensor replaced by `change`'s result."""
+    """Returns nested dicts, lists and tuples in which each tensor is replaced by what `change` returns for it."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, dict):
@@ -38,12 +38,15 @@ def mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
 
 
 def local(value: Any) -> Any:
-    """Returns nested values with this rank's parts in place of sharded tensors."""
+    """Returns nested values in which each sharded tensor is replaced by this rank's part."""
     return mapped(value, lambda tensor: tensor.to_local() if hasattr(tensor, "to_local") else tensor)
 
 
 def spread_as(part: Any, parameter: Any) -> Any:
-    """Returns a rank's part of a moment as a tensor that is sharded like its parameter; other values as they are."""
+    """Returns a rank's part of a moment as a tensor that is sharded like its parameter.
+
+    Other values are returned unchanged.
+    """
     if not hasattr(parameter, "device_mesh") or not isinstance(part, torch.Tensor):
         return part
     if part.shape != parameter.to_local().shape:
@@ -81,14 +84,14 @@ def is_large(value: Any) -> bool:
 
 
 def cloned(value: Any) -> Any:
-    """Returns the value with copied tensors, independent of the bytes that it was decoded from."""
+    """Returns the value with copies of its tensors, which don't share memory with the bytes it was decoded from."""
     return mapped(value, torch.clone)
 
 
 def as_now(value: Any) -> Any:
     """Returns nested values with copies of the small tensors on the host.
 
-    Large ones aren't copied: an average of weights on the host has waited for the device.
+    Large tensors aren't copied. If one is an average of weights on the host, computing it has waited for the device.
     """
     return mapped(value, lambda tensor: tensor.clone() if _is_small(tensor) else tensor)
 
@@ -110,7 +113,7 @@ def load(each: Any, state: Any) -> None:
 
 
 class OptimizerState:
-    """An optimizer's state is rebuilt here from the host's part of it after a step."""
+    """This class rebuilds an optimizer's state after a step from the host's part of that state."""
 
     def __init__(
         self, optimizer: torch.optim.Optimizer, device: torch.device, around: torch.optim.Optimizer | None = None
@@ -144,7 +147,7 @@ class OptimizerState:
         return self._there, self._numbers, list(torch.stack(numbers)) if alike else list(map(torch.clone, numbers))
 
     def moments(self, now: Any) -> dict[Any, dict[str, Any]]:
-        """Returns by parameter the state at the time of `now`."""
+        """Returns each parameter's state at the time when `now` was called."""
         there, places, numbers = now
         state = {of: {key: self._optimizer.state[of][key] for key in keys} for of, keys in there.items()}
         for (of, key), number in zip(places, numbers, strict=True):
@@ -152,7 +155,7 @@ class OptimizerState:
         return state
 
     def whole(self, host: Any) -> dict[str, Any]:
-        """Returns the optimizer's `state_dict` with the given host's part."""
+        """Returns the optimizer's `state_dict`, in which the host's part is replaced by `host`."""
         groups, now = host
         ordered = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
         moments, whole = self.moments(now), self._optimizer.state_dict()

@@ -60,18 +60,18 @@ class Task(Protocol):
         ...
 
     def count(self, batch: Batch) -> int:
-        """Returns the number of units that the loss is averaged over: samples, or tokens without padding."""
+        """Returns the number of units over which the loss is averaged: samples, or tokens without padding."""
         ...
 
     def loss(self, model: Callable[..., Any], batch: Batch) -> torch.Tensor:
-        """Returns the loss *summed* over `count(batch)` terms, a scalar."""
+        """Returns the loss *summed* over `count(batch)` units, as a scalar."""
         ...
 
     def measure(self, model: Callable[..., Any], batch: Batch) -> dict[str, torch.Tensor]:
-        """Returns the input of `results` by name.
+        """Returns the measurements, by name, from which `results` computes the results.
 
-        Scalars are summed over the evaluation set; tensors with rows (one a sample, or any number) are joined. The loop
-        adds `loss` and `count`.
+        Scalars are summed over the evaluation set. Tensors with rows (one per sample, or any number) are concatenated.
+        The loop adds `loss` and `count`.
         """
         ...
 
@@ -116,7 +116,7 @@ def build_task(settings: TaskSettings) -> Task:
 
 
 def _unusable(task: Task) -> str | None:
-    """Returns a problem with the data's first sample, or None, to avoid a traceback deep in the loop later."""
+    """Returns the problem with the data's first sample, or None. Otherwise an error would occur deep in the loop."""
     for name, data in (("train", task.train), ("evaluation", [] if task.evaluation is None else task.evaluation)):
         kind = f"its {name} is of {type(data).__name__}"
         if is_stream(data) and (isinstance(data, Iterator) or not hasattr(data, "__iter__")):
@@ -134,7 +134,10 @@ def _unusable(task: Task) -> str | None:
 
 
 def imported(field: str, target: str) -> Any:
-    """Returns the object that `target` (`module:name`) in the configuration's `field` names. Raises ConfigError."""
+    """Returns the object named by `target` (`module:name`), the value of the configuration's `field`.
+
+    Raises ConfigError if there is no such object.
+    """
     module, _, name = target.partition(":")
     try:
         found = importlib.import_module(module)
@@ -149,7 +152,7 @@ _TASK_ATTRIBUTES = ("train", "evaluation", "model", "collate", "count", "loss", 
 
 
 def _options(factory: Any, options: dict[str, Any]) -> Any:
-    """Returns the options, checked by the factory's `Options` settings if it has them, else as they are."""
+    """Returns the options. If the factory has `Options` settings, the options are checked by them."""
     kind = getattr(factory, "Options", None)
     if kind is None:
         return options

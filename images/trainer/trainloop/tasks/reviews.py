@@ -27,7 +27,7 @@ from trainloop.prepared import prepared
 from trainloop.settings import Settings
 
 PADDING, UNKNOWN, FIRST = 0, 1, 2
-#: Character numbers of all texts, the end of each text among them, and the texts' labels.
+#: The character numbers of all texts, the index in them at which each text ends, and the texts' labels.
 Split = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 #: The files, indexed by label.
 FILES = ("neg.txt", "pos.txt")
@@ -55,7 +55,7 @@ class Review:
 
 
 class Reviewed(Sequence[Review]):
-    """Reviews are stored as one tensor of character numbers, the end of each review in it, and their labels."""
+    """Reviews are stored in a tensor of all character numbers, with the index at which each ends, and their labels."""
 
     def __init__(self, characters: torch.Tensor, ends: torch.Tensor, labels: torch.Tensor) -> None:
         self._characters, self._ends, self._labels = characters, [0, *ends.tolist()], labels.tolist()

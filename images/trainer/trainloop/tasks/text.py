@@ -41,7 +41,10 @@ class TextOptions(Settings):
 
 
 class Windows:
-    """This class cuts a text into windows of `context` + 1 tokens that overlap by one: each token is predicted once."""
+    """This class divides a text into windows of `context` + 1 tokens.
+
+    They overlap by one token, so that each token is predicted once.
+    """
 
     def __init__(self, tokens: np.ndarray[Any, Any], context: int) -> None:
         self._tokens, self._context = tokens, context
@@ -126,7 +129,7 @@ class LanguageTask:
         return {}
 
     def results(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Returns perplexity, bits a token, and for comparison the loss of token frequencies alone (in nats)."""
+        """Returns perplexity, bits per token, and, for comparison, the loss of token frequencies alone, in nats."""
         loss = sums["loss"] / sums["count"]
         return {"perplexity": math.exp(min(loss, 50)), "bits": loss / math.log(2), "unigramLoss": self.unigram}
 

@@ -30,7 +30,7 @@ from trainloop.checkpoints.storage import (
 )
 from trainloop.errors import TrainingError, listed
 
-#: All files of such a version exist with the manifest's sizes; `verify` reads their bytes.
+#: The state of a version whose files all exist, with the sizes in the manifest. Only `verify` reads the files' bytes.
 COMPLETE = "complete"
 
 
@@ -39,14 +39,14 @@ class CommandError(TrainingError):
 
 
 class UsageError(CommandError):
-    """The command was used in a way that makes no sense."""
+    """The command's arguments make no sense."""
 
     exit_code = 2
 
 
 @dataclass(frozen=True)
 class Version:
-    """A version is one checkpoint of a directory, with its manifest's values; None for missing ones."""
+    """A version is one checkpoint of a directory, with its manifest's values; values that are missing are None."""
 
     checkpoint: Checkpoint
     state: str
@@ -104,8 +104,9 @@ def versions(directory: Path) -> list[Version]:
 def find(directory: Path, text: str, all_versions: Sequence[Version] | None = None) -> Version:
     """Returns the checkpoint that `text` names.
 
-    `text` is its name, a tag, a step (`1300` for its newest version, or `1300.2`), `latest`, `best`, `best:accuracy`,
-    or the unambiguous beginning of a name. Raises CommandError with the nearest names if there is no match.
+    `text` is the checkpoint's name, a tag, a step (`1300` for the step's newest version, or `1300.2`), `latest`,
+    `best`, `best:accuracy`, or the unambiguous beginning of a name. If there is no match, raises CommandError with
+    similar names.
     """
     found = list(all_versions) if all_versions is not None else versions(directory)
     kind, _, measured = text.partition(":")
@@ -138,7 +139,7 @@ def find(directory: Path, text: str, all_versions: Sequence[Version] | None = No
 
 
 def checked(version: Version) -> None:
-    """Raises CommandError if a checkpoint can't be used; reads every byte."""
+    """Reads every byte of a checkpoint, and raises CommandError if it can't be used."""
     problem = verify(version.path) or (version.state if version.state != COMPLETE else None)
     if problem is not None:
         gone = not version.path.exists()
@@ -153,9 +154,9 @@ def reserved(name: str) -> bool:
 
 
 def lineage(version: Version) -> Iterator[tuple[str, Version | None]]:
-    """Yields a checkpoint, then its predecessor (continued from, or saved before), and so on.
+    """Yields a checkpoint, then the checkpoint that its run continued from or saved before, and so on.
 
-    Predecessors may be in other directories; a missing one is None and comes last.
+    Such predecessors may be in other directories. If one is missing, it is yielded as None, and nothing follows.
     """
     current: Version | None = version
     seen: set[Path] = set()  # ends the loop if manifests name each other in a circle
@@ -170,7 +171,7 @@ def lineage(version: Version) -> Iterator[tuple[str, Version | None]]:
         parent = storage.named(directory, Path(name).name)
         child, current = current, _read(parent, {}) if parent and parent.path.is_dir() else None
         if current is not None and (current.created or 0) > (child.created or math.inf):
-            current = None  # belongs to another line, which reused the name of a deleted parent
+            current = None  # isn't the parent, which was deleted, but a later checkpoint with the same name
 
 
 def _read(checkpoint: Checkpoint, tags: dict[str, str]) -> Version:
@@ -200,7 +201,7 @@ def _read(checkpoint: Checkpoint, tags: dict[str, str]) -> Version:
 
 
 def _manifest(folder: Path) -> tuple[str, dict[str, Any] | None]:
-    """Returns a checkpoint's state and manifest; without a manifest, None and the reason."""
+    """Returns a checkpoint's state and manifest. If the manifest can't be used, it is None, and the state says why."""
     file = folder / MANIFEST
     try:
         if not file.is_file():
@@ -233,7 +234,7 @@ def _lacks(file: Path, expected: int) -> str | None:
 
 
 def _modified(folder: Path) -> float:
-    """Returns a directory's modification time, for a manifest without a time of writing."""
+    """Returns a directory's modification time, which is used if the manifest has no time of writing."""
     try:
         return folder.lstat().st_mtime
     except OSError:
@@ -253,7 +254,7 @@ def _bytes_on_disk(folder: Path) -> int:
 
 
 def _latest(directory: Path, found: Sequence[Version]) -> Version:
-    """Returns the newest usable checkpoint, judged by manifest and sizes."""
+    """Returns the newest checkpoint that is usable according to its manifest and its files' sizes."""
     usable = next((version for version in found if version.state == COMPLETE), None)
     if usable is None:
         raise CommandError(
@@ -263,7 +264,7 @@ def _latest(directory: Path, found: Sequence[Version]) -> Version:
 
 
 def own_best(found: Sequence[Version]) -> str | None:
-    """Returns the run's definition of best (`accuracy`, `loss:min`), by its newest configuration, or None."""
+    """Returns the result by which the run's newest configuration defines the best one (`loss:min`), or None."""
     from trainloop.versions.catalog import configuration, setting
 
     newest = next(
@@ -313,7 +314,7 @@ def _no_step(directory: Path, found: Sequence[Version], step: int, of_step: Sequ
 
 
 def _seconds(value: object) -> float | None:
-    """Returns a time that a calendar can represent."""
+    """Returns a manifest's time if a calendar can represent it, else None."""
     if isinstance(value, int | float) and math.isfinite(value) and 0 <= value < 1e11:
         return float(value)
     return None
@@ -327,7 +328,7 @@ def _of(kind: type[Any] | tuple[type[Any], ...], value: object) -> Any:
 def configuration(version: Version) -> dict[str, Any] | None:
     """Returns the settings of a checkpoint's run; None for older checkpoints, which don't contain settings.
 
-    Raises CommandError if the file isn't such a document.
+    Raises CommandError if the file contains no settings.
     """
     file = version.path / CONFIGURATION
     if CONFIGURATION not in version.files or not file.is_file():
@@ -344,7 +345,7 @@ def configuration(version: Version) -> dict[str, Any] | None:
 
 
 def setting(document: Any, *path: str) -> Any:
-    """Returns a value of a configuration; None if it has no such field."""
+    """Returns the value at a path in a configuration; None if there is no such field."""
     for name in path:
         document = document.get(name) if isinstance(document, dict) else None
     return document

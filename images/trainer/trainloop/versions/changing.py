@@ -1,4 +1,4 @@
-"""`tag`, `export` and `prune` write: a tag, a file of weights, or a directory with fewer checkpoints."""
+"""Three commands write: `tag`, `export`, which writes a file of weights, and `prune`, which deletes checkpoints."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trainloop.versions.catalog import (
     versions,
 )
 
-#: Why an otherwise unneeded checkpoint is kept.
+#: The reason for keeping a checkpoint that should have been deleted.
 REFUSED = "it can't be deleted"
 
 
@@ -113,7 +113,7 @@ def prune(options: argparse.Namespace) -> int:
 
 
 def _deleted(version: Version) -> bool:
-    """Deletes a checkpoint; returns whether this program did."""
+    """Deletes a checkpoint; returns whether this program deleted it."""
     try:
         return storage.remove(version.checkpoint)
     except OSError as error:
@@ -122,7 +122,10 @@ def _deleted(version: Version) -> bool:
 
 
 def _sound(found: Sequence[Version], most: int) -> tuple[list[Version], list[str]]:
-    """Returns the newest `most` checkpoints that verify, and the names of the newer ones that don't."""
+    """Returns the newest checkpoints that verify (at most `most`), and the names of those that don't.
+
+    Checkpoints older than the returned ones aren't verified.
+    """
     sound, damaged = list[Version](), list[str]()
     for version in found:
         if len(sound) == most:

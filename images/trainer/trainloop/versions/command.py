@@ -1,9 +1,9 @@
 """`trainloop checkpoints COMMAND DIR …` lists, compares, tags, verifies, exports and deletes a run's checkpoints.
 
-Exit codes: 0 done; 1 the command failed, or found damage; 2 wrong usage. The commands that read weights import torch
-when they need it, so that the others are quick. The shell completes checkpoints and tags if argcomplete is installed:
-`pip install 'trainmaster-trainloop[completion]'`, and in ~/.bashrc or ~/.zshrc `eval "$(register-python-argcomplete
-trainloop)"`.
+Exit code 0 means success, 1 that the command failed or found damage, and 2 wrong usage. Commands that read weights
+import torch when they need it, so that the other commands are quick. The shell completes checkpoints and tags if
+argcomplete is installed (`pip install 'trainmaster-trainloop[completion]'`), and if ~/.bashrc or ~/.zshrc contains
+`eval "$(register-python-argcomplete trainloop)"`.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ EXIT_INTERRUPTED, EXIT_PIPE = 130, 141
 
 
 def main(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
-    """Runs a command of `trainloop checkpoints`, which is added to the program's parser; returns the exit code."""
+    """Adds `checkpoints` to the program's parser, and runs the command in `arguments`; returns the exit code."""
     _add_commands(parser)
     if "_ARGCOMPLETE" in os.environ:
         return command.complete(parser)
     options, unknown = parser.parse_known_args(arguments)
-    if unknown:  # argparse would answer with the usage of the whole program
+    if unknown:  # argparse itself would print the usage of the whole program
         options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         code: int = options.run(options)
@@ -169,7 +169,7 @@ def _add_commands(parser: argparse.ArgumentParser) -> None:
 def _command(
     add: Any, name: str, module: str, function: str, text: str, example: str, *, names: bool = False
 ) -> argparse.ArgumentParser:
-    """Returns a new command, whose module is imported when it runs."""
+    """Adds a command whose module is imported only when the command runs; returns its parser."""
     epilog = f"example:\n  $ trainloop checkpoints {name} {example}" + (f"\n\n{NAMES}" if names else "")
     parser: argparse.ArgumentParser = add.add_parser(
         name,
@@ -209,7 +209,7 @@ def _output(parser: argparse.ArgumentParser) -> None:
 
 
 def _positive(text: str) -> int:
-    """Returns a count of at least one."""
+    """Returns the number in an argument, which must be at least one."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
     return int(text)

@@ -1,7 +1,8 @@
-"""`diff` compares two checkpoints: settings, results and code, then weights by layer.
+"""The command `diff` compares two checkpoints: settings, results and code, then weights by layer.
 
-A tensor's relative change is the norm of the difference divided by the norm before. For a layer or a model, both norms
-cover all of its numbers. All sums use double precision, and process a few million numbers at a time.
+A tensor's relative change is the norm of the difference, divided by the norm of the earlier tensor. For a layer or a
+model, both norms are over all of its numbers. Sums are computed in double precision, for a few million numbers at a
+time.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def diff(options: argparse.Namespace) -> int:
 
 
 def _two(options: argparse.Namespace) -> tuple[Version, Version]:
-    """Returns the two checkpoints to compare: two of one directory, or two paths."""
+    """Returns the two checkpoints to compare, which are given as two names in a directory, or as two paths."""
     if options.after is not None:
         found = versions(options.directory)
         return find(options.directory, options.before, found), find(options.directory, options.after, found)
@@ -63,7 +64,7 @@ def _two(options: argparse.Namespace) -> tuple[Version, Version]:
 def _document(
     before: Version, after: Version, settings: Pairs | None, results: Pairs, changes: WeightChanges
 ) -> dict[str, Any]:
-    """Returns the differences for JSON; settings are null if a checkpoint has no configuration."""
+    """Returns the differences for JSON output; settings are null if a checkpoint has no configuration."""
     tensors = [
         {"name": one.name, "changed": bool(one.changed), "relative": one.relative, "largest": one.largest}
         for one in changes.changes
@@ -160,7 +161,7 @@ MISSING = "(not set)"
 
 @dataclass(frozen=True)
 class Change:
-    """A change is in one tensor, or in the tensors of a layer."""
+    """A change describes the differences in one tensor, or in all tensors of a layer."""
 
     name: str
     tensors: int
@@ -208,7 +209,7 @@ def setting_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list
 
 
 def weight_changes(before: Weights, after: Weights) -> WeightChanges:
-    """Returns the differences between two models; at most one tensor of each is in memory.
+    """Returns the differences between two models. At most one tensor of each model is in memory at a time.
 
     Raises CheckpointError if a tensor can't be read.
     """
@@ -228,8 +229,8 @@ def weight_changes(before: Weights, after: Weights) -> WeightChanges:
 def by_layer(changes: Iterable[Change]) -> list[Change]:
     """Returns the changes of whole layers, largest first.
 
-    A layer is named up to the first number (`blocks.3` of `blocks.3.attention.weight`); without a number it is the
-    module.
+    A layer's name is a tensor's name up to the first number (`blocks.3` for `blocks.3.attention.weight`). If there is
+    no number, the layer is the module.
     """
     layers: dict[str, list[Change]] = {}
     for change in changes:
@@ -269,7 +270,7 @@ def _change(name: str, before: Weights, after: Weights) -> Change:
 
 
 def _real(part: torch.Tensor) -> torch.Tensor:
-    """Returns a copy in double precision; a complex number becomes two."""
+    """Returns a copy in double precision; a complex number becomes two real numbers."""
     real = torch.view_as_real(part.resolve_conj()) if part.is_complex() else part
     return real.to(torch.float64, copy=True)
 

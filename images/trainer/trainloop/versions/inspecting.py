@@ -1,4 +1,4 @@
-"""`list`, `show` and `verify` print a directory's content and never write."""
+"""The commands `list`, `show` and `verify` print a directory's content and never write to it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def list_(options: argparse.Namespace) -> int:
     output.lines(output.table(header, rows))
     there = {version.name for version in found}
     for name, problem in storage.survey(options.directory)[1].items():
-        if name not in there:  # `step-12`; the table has the state of the others
+        if name not in there:  # for example `step-12`; the table shows the state of the other ones
             output.say(problem)
     for tag, name in sorted(storage.tags(options.directory).items()):
         if name not in there:
@@ -96,7 +96,7 @@ def verify_(options: argparse.Namespace) -> int:
 
 
 def _position(version: Version) -> tuple[dict[str, Any], str | None]:
-    """Returns a checkpoint's weights and its run's position, and the part that couldn't be read."""
+    """Returns a description of a checkpoint's weights and its run's position, and a problem with reading, or None."""
     try:
         inspect(version.path)
     except CheckpointError as error:
@@ -128,7 +128,7 @@ def _position(version: Version) -> tuple[dict[str, Any], str | None]:
 
 
 def _ancestor(name: str, version: Version | None, attempt: int | None) -> str:
-    """Returns one checkpoint of the lineage, with its attempt if that differs."""
+    """Returns the text for one checkpoint of a lineage, with its attempt if that differs from `attempt`."""
     if version is None:
         return f"{name} ({'not there' if '/' in name else 'deleted'})"
     return name if version.attempt == attempt else f"{name} (attempt {_known(version.attempt)})"

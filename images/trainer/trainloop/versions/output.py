@@ -1,4 +1,4 @@
-"""Tables are aligned as kubectl's are, numbers are short, and text from files can't control the terminal."""
+"""Tables are aligned like kubectl's, numbers are short, and text from files can't control the terminal."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _json(value: Any) -> Any:
 
 
 def lines(texts: Iterable[str]) -> None:
-    """Prints texts, each on one line of the terminal."""
+    """Prints each text on its own line of the terminal."""
     for text in texts:
         print(plain(text))
 

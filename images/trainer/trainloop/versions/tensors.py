@@ -1,7 +1,7 @@
 """The weights of a checkpoint are read one tensor at a time, whatever its format.
 
-Files are mapped, so a model that doesn't fit into memory can be compared and exported. Nothing here needs a process
-group, a GPU or the task's code, and no code from a file is run (`storage.load_file`).
+Files are mapped, so even a model that doesn't fit into memory can be compared and exported. This module needs no
+process group, no GPU and no task's code, and never runs code from a file (see `storage.load_file`).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def type_name(dtype: torch.dtype) -> str:
 
 
 class Pieces:
-    """This class reads whole tensors of a sharded checkpoint, without a model or the ranks that wrote them."""
+    """This class reads whole tensors of a sharded checkpoint. It needs neither a model nor the ranks that wrote it."""
 
     def __init__(self, folder: Path) -> None:
         from trainloop.checkpoints.shards import Shards  # with DTensor, which takes a second
@@ -92,7 +92,7 @@ class Pieces:
 
 @dataclass(frozen=True)
 class Exported:
-    """An export has this result."""
+    """This is the result of an export."""
 
     tensors: int
     bytes: int  # size of the whole file
@@ -102,8 +102,8 @@ class Exported:
 def write_weights(weights: Weights, file: Path, dtype: torch.dtype | None, about: dict[str, str]) -> Exported:
     """Writes all weights to `file`, which appears when it is complete.
 
-    Floating-point ones are written as `dtype`, if given. `about` is text for the header. Raises CommandError if the
-    file can't be written, CheckpointError if a tensor can't be read.
+    If `dtype` is given, floating-point weights are converted to it. `about` is added to the header. Raises CommandError
+    if the file can't be written, and CheckpointError if a tensor can't be read.
     """
     forms = {name: weights.shape(name) for name in weights}
     if dtype is not None:
