@@ -176,7 +176,7 @@ class Draft:
         self.beside: dict[str, dict[str, Any]] = {}
 
     def keep(self, field: Field, path: Path, value: Any = _SAME, *, remark: str = "") -> None:
-        """Puts the given value, or else the field's, at a path, and marks the field as kept. Ignores a missing field."""
+        """Puts the given or the field's own value at a path, and marks the field as kept. Ignores a missing field."""
         if not field:
             return
         if value is _SAME:
