@@ -58,7 +58,7 @@ def states_after_a_hang(folder: Path, clock: Clock, ranks: list[Any]) -> dict[in
     environ = {"TRAINMASTER_WORKER": "0", "NPROC_PER_NODE": "2", "TRAINMASTER_PROGRESS_TIMEOUT": f"{LIMIT:g}"}
     settings = read_settings({**environment(), **environ, "TRAINMASTER_STATE_DIR": str(folder)})
     started = clock.now
-    observation = Observation(settings, a_run(folder / "attempt-1", 1, 0, 2, started))
+    observation = Observation(settings, a_run(settings, folder / "attempt-1", 1, 0, 2, started))
     apart = [random.random() * STEP_SECONDS / 2 for _ in ranks]
     events = [(started, rank, 0) for rank in range(2)]
     for step in range(1, 80):

@@ -1,4 +1,4 @@
-"""`kubectl dtj logs` prints the output of all ranks as one stream; `client.logs` reads it.
+"""`kubectl dtj logs` prints the output of all ranks as one stream; `client.log_reader` reads it.
 
 With `--failed`, it prints the log of the rank that failed first, from its pod or from the kept output.
 """

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from trainmaster.client.errors import InvalidRequest, JobNotFound
 from trainmaster.client.job import TrainingJob, worker_index
@@ -31,6 +31,7 @@ from trainmaster.client.watching import read_job
 from trainmaster_operator.api.kept_logs import KeptLog, stamped_line
 from trainmaster_operator.api.times import to_seconds
 
+T = TypeVar("T")
 # Intervals between lists of the pods (seconds): while output is missing, and while all workers' output is being read.
 POLL_SECONDS, CALM_SECONDS = 1.0, 15.0
 # Pods that outlive their job keep their logs open. So after the job's end, a log that is silent this long (seconds)
@@ -299,11 +300,15 @@ class LogReader:
         for line in last:
             yield line
 
+    async def together(self, parts: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+        """Reads parts of several logs at once."""
+        return await self.output.transport.together(parts)
+
     def _merged(self, streams: Sequence[Lines]) -> Iterator[Lines]:
         if len(streams) > MAX_MERGED:
             self.observer.too_many(len(streams))
         for first in range(0, len(streams), MAX_MERGED):
-            yield merged(streams[first : first + MAX_MERGED], self.output.transport.together)
+            yield merged(streams[first : first + MAX_MERGED], self.together)
 
     async def _read(
         self, container: Container, *, previous: bool, follow: bool = False, tail: int | None = None, after: float = 0.0

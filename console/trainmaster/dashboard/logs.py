@@ -64,10 +64,9 @@ class _BoundedOutput(Output):
 
 
 class _PageReader(LogReader):
-    """_PageReader opens all logs at once, so that a stuck kubelet doesn't delay the tenant's other requests."""
+    """_PageReader reads all logs at once, so that a stuck kubelet doesn't delay the tenant's other requests."""
 
     async def together(self, parts: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-        """Opens several logs at once."""
         return list(await asyncio.gather(*parts))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -83,6 +84,28 @@ async def test_a_log_view_reads_a_few_workers_says_so_and_leaves_room_for_anothe
             assert (await one.next("note"))["sentence"] == "worker 50 of 60 (choose another one)"
             assert (await one.next("lines"))[0]["rank"] == 100
     assert 12 <= api.most_logs <= 14
+
+
+@dataclass
+class StuckKubelets(FakeApi):
+    """No kubelet answers a request for a log; `eight` is set once eight requests wait."""
+
+    eight: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def _log(self, request: web.Request, pod: str) -> web.StreamResponse:
+        if self.logs_open == 8:
+            self.eight.set()
+        await asyncio.Event().wait()
+        return web.StreamResponse()
+
+
+async def test_logs_that_kubelets_dont_send_are_all_requested_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tenants, "AGENTS_AT_ONCE", 2)
+    api = StuckKubelets({"alice": VIEW})
+    api.put(job("wide", workers={"running": 8, "desired": 8, "created": 8}))
+    api.pods = [running_pod(number, "wide") for number in range(8)]
+    async with dashboard(api) as client, client.live("/api/jobs/team/wide/logs", "alice"), asyncio.timeout(10):
+        await api.eight.wait()
 
 
 async def test_pages_of_jobs_hold_so_much_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:

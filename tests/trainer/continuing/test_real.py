@@ -162,6 +162,9 @@ def _beside() -> bool:
 
     store, rank, size = _store()
     real = _group(store, rank, size, "beside")
+    # One rank's side of the group can be connected before the other's.
+    store.set(f"connected-{rank}", "")
+    store.wait(["connected-0", "connected-1"])
     host, port = real._own.split()
     elsewhere = "127.0.0.5" if host == "127.0.0.1" else "127.0.0.1"
     with (
