@@ -119,7 +119,7 @@ class Reader:
         if id(node) in self._known:
             return self._known[id(node)]
         if id(node) in self._open:
-            self._add(node, path, "its alias stands in itself; write out what is needed")
+            self._add(node, path, "its alias contains itself; write out what is needed")
             return None, 1
         self._open.add(id(node))
         read = self._scalar(node, path) if isinstance(node, yaml.ScalarNode) else self._collection(node, path)

@@ -17,7 +17,7 @@ from tests.processes.controller.fake_http import kubeconfig
 from trainmaster.cli import main
 from trainmaster.cli.dashboard import forwarding, has_browser
 
-# What a browser would see: the file that it gets, and the file's owner.
+# Stands in for a browser: records the mode and the content of the file that it gets.
 BROWSER = """#!/bin/sh
 path="${1#file://}"
 stat -c %a "$path" > "$SEEN.part"

@@ -182,7 +182,7 @@ WRONG = {
         "a: &a {<<: *a}\n",
         "1:4: a: << merges mappings that stand before it; give the alias of one, such as *base",
     ),
-    "an alias in itself": ("a: &a [*a]\n", "1:4: a[0]: its alias stands in itself; write out what is needed"),
+    "an alias in itself": ("a: &a [*a]\n", "1:4: a[0]: its alias contains itself; write out what is needed"),
     "aliases without end": (
         BOMB,
         "1:1: its aliases (*name) make more than 1000000 values of it; write out what is needed",

@@ -86,7 +86,7 @@ export function colour(name) {
   return getComputedStyle(probe).color;
 }
 
-/** Returns a function that runs `work` once before the next frame, even if called often. With `now` it runs at once. */
+/** Returns a function that runs `work` once before the next frame. `now` runs waiting work at once. */
 export function onFrame(work) {
   let asked = 0;
   const run = () => {
