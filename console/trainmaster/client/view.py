@@ -109,7 +109,19 @@ class JobView:
         self.step, self.total_steps = whole(progress.get("step")), whole(progress.get("totalSteps"))
         self.loss = number(progress.get("loss"))
         self.samples_per_second = number(progress.get("samplesPerSecond")) if is_running else None
-        has_rest = is_running and (self.step is None or self.step != self.total_steps)
+        stall = mapping(progress.get("stall")) if is_running else {}
+        self.stalled_since = _time(stall.get("since"))
+        self.stalled_rank = whole(stall.get("rank"))
+        self.stalled_section = text(stall.get("section"), 40)
+        self.stall_message = text(stall.get("message"), None)
+        self.usual_seconds = number(stall.get("usualSeconds"))
+        self.restart_at = _time(stall.get("restartAt"))
+        if self.stalled_since is not None:
+            # A speed and an ETA would say that all is well.
+            self.samples_per_second = None
+        # Why the progress isn't known or is doubtful, and what mends it.
+        self.notice = text(progress.get("notice"), None)
+        has_rest = is_running and self.stalled_since is None and (self.step is None or self.step != self.total_steps)
         self.eta_seconds = number(progress.get("etaSeconds")) if has_rest else None
         self.section = text(progress.get("section"), 40)
         self.goodput = number(progress.get("goodput"))
@@ -231,6 +243,21 @@ class JobView:
             return ""
         speed = "" if self.samples_per_second is None else f", {rate(self.samples_per_second)} samples/s"
         return f"step {self.step}{f' of {self.total_steps}' if self.total_steps else ''}{speed}"
+
+    def stall(self, now: datetime) -> str:
+        """Describes a stall, such as "no step for 88 s (a step takes 0.05 s)". Empty while the ranks make progress."""
+        if self.stalled_since is None:
+            return ""
+        seconds = max(api_times.since(now.timestamp(), self.stalled_since), 0.0)
+        what = self.stalled_section if self.stalled_section not in ("", "train") else "step"
+        usual = "" if self.usual_seconds is None else f" (a {what} takes {self.usual_seconds:.2g} s)"
+        return f"no {what if what == 'step' else 'progress in ' + what} for {api_times.duration(seconds)}{usual}"
+
+    def trouble(self, now: datetime) -> str:
+        """Returns in one sentence why a running job isn't well, or an empty text. Every view shows this sentence."""
+        if not (stalled := self.stall(now)):
+            return self.notice
+        return stalled + (f": {first_line(self.stall_message)}" if self.stall_message else "")
 
     def members(self, now: datetime) -> str:
         """Describes which workers train while ranks are missing, such as "with 3 of 4 workers for 14 s"."""

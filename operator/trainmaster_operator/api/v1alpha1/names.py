@@ -62,5 +62,5 @@ AnswerableReason = Literal[
     "Diverged",
 ]
 
-Phase = Literal["Pending", "Suspended", "Starting", "Running", "Restarting", "Succeeded", "Failed"]
+Phase = Literal["Pending", "Suspending", "Suspended", "Starting", "Running", "Restarting", "Succeeded", "Failed"]
 TERMINAL_PHASES: frozenset[str] = frozenset({"Succeeded", "Failed"})

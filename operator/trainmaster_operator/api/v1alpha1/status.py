@@ -77,6 +77,20 @@ TIME_CATEGORIES = tuple(name for name in TimeSpent.model_fields if name != "unti
 MAX_FAILURES = 10
 
 
+class Stall(StatusModel):
+    """Stall describes ranks that have made no progress for much longer than usual in this job.
+
+    It is set long before the limits of failurePolicy.hang, and removed with the next progress.
+    """
+
+    since: str = Field(..., description="Time of the last progress.")
+    section: str | None = Field(None, description="Activity of the ranks since then, as in progress.section.")
+    usual_seconds: float | None = Field(None, description="Seconds that a step (or this section) usually takes.")
+    rank: int | None = Field(None, description="The rank for which the others wait, as far as it is known.")
+    message: str = Field("", description="Where this rank is, with its line of code, and what the others wait for.")
+    restart_at: str | None = Field(None, description="When the ranks are restarted if this lasts. Unset for never.")
+
+
 class Progress(StatusModel):
     """Progress is the training's progress as the ranks report it."""
 
@@ -109,6 +123,12 @@ class Progress(StatusModel):
         "status.timeSpent accounts for the rest.",
     )
     result: dict[str, float] | None = Field(None, description="Figures that the script reported, such as accuracy.")
+    stall: Stall | None = Field(None, description="Set while the ranks make no progress for much longer than usual.")
+    notice: str | None = Field(
+        None,
+        description="Why the progress isn't known or is doubtful, and what mends it: a script that reports no steps, "
+        "or ranks that never formed a group.",
+    )
     reported_at: str | None = Field(None, description="Time of the report.")
 
 
@@ -138,7 +158,7 @@ class RecoveryTimes(StatusModel):
 
 
 class Failure(StatusModel):
-    """Failure is one failure of an attempt: who failed first, and how."""
+    """Failure is one failure of an attempt: who failed first, and how. Identical failures in a row are one entry."""
 
     attempt: int = Field(..., description="The attempt that the failure ended.")
     reason: str = Field(..., description="Reason in one word (docs/reasons.md), such as OOMKilled.")
@@ -148,6 +168,14 @@ class Failure(StatusModel):
     pod: str | None = Field(None, description="Pod of that worker.")
     node: str | None = Field(None, description="Node of the pod.")
     exit_code: int | None = Field(None, description="Exit code; 128 + n for signal n.")
+    exception: str | None = Field(None, description="The exception that ended the rank, such as `ValueError: lost`.")
+    location: str | None = Field(
+        None, description="The newest line of the user's own code in its traceback, such as `train.py:41 in step`."
+    )
+    count: int | None = Field(
+        None,
+        description="How many failures in a row were identical to this one, which is the newest. Unset for one.",
+    )
     counted: bool = Field(True, description="Whether it counts against failurePolicy.maxRestarts.")
     provisional: bool | None = Field(
         None, description="true while the operator waits briefly for a better cause before it ends the job."
