@@ -184,7 +184,8 @@ class JobView:
         """Returns whether something other than the newest failure ended the job, such as a deadline."""
         if self.phase != "Failed":
             return False
-        return not self.failures or self.end_reason not in ("", "MaxRestartsExceeded", self.failures[0].reason)
+        of_failures = ("", "MaxRestartsExceeded", "FailsAtStart")
+        return not self.failures or self.end_reason not in (*of_failures, self.failures[0].reason)
 
     @property
     def last_failure(self) -> str:

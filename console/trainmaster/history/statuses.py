@@ -1,8 +1,9 @@
 """Derives a job's summary and attempts from its statuses, even if some were missed or repeated.
 
 A status contains the current attempt and the newest ten failures, so an attempt that began and failed unrecorded is
-known from its failure. Later statuses correct failures that were provisional or merged with another failure. Data that
-later statuses no longer contain stays unchanged.
+known from its failure. Identical failures in a row are one entry with a count there; here, each attempt has its own
+failure. Later statuses correct failures that were provisional or merged with another failure. Data that later statuses
+no longer contain stays unchanged.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from trainmaster_operator.wire.values import is_number, mapping, mappings, numbe
 _FIELDS, _CHARACTERS = 20, 4_000
 # Maximum characters of the text that names the ranks that train (`training_with`).
 MAX_SHOWN = 300
+# Fields of an entry with a count that don't describe its newest failure, and the maximum number of attempts that are
+# added for an entry although their own statuses were missed.
+_OF_ENTRIES, _UNSEEN = frozenset({"count", "firstAttempt", "firstFailedAt"}), 100
 # The Running condition's time has whole seconds. If a record is less than this much later, the attempt has just begun
 # to run, and the record's more precise time is used.
 _SECONDS_OF_A_CONDITION = 1.5
@@ -99,7 +103,7 @@ class Attempt:
 def oldest_failure(status: Mapping[str, Any]) -> int:
     """Returns the oldest attempt whose failure a status can still contain."""
     failures = _failures(status)
-    return 0 if len(failures) < MAX_FAILURES else min(failures)
+    return 0 if len(failures) < MAX_FAILURES else min([*failures, *(span.start for span in _spans(status))])
 
 
 def observe(status: Mapping[str, Any], known: Mapping[int, Attempt], at: float) -> dict[int, Attempt]:
@@ -109,9 +113,16 @@ def observe(status: Mapping[str, Any], known: Mapping[int, Attempt], at: float) 
     """
     failures, current = _failures(status), whole(status.get("attempt"), MAX_ATTEMPT) or 0
     now = {attempt: replace(known.get(attempt, Attempt()), failure=failure) for attempt, failure in failures.items()}
+    spans = _spans(status)
     for attempt, old in known.items():
-        if attempt >= oldest_failure(status) and attempt not in failures and old.failure is not None:
+        is_known = attempt in failures or any(attempt in span for span in spans)
+        if attempt >= oldest_failure(status) and not is_known and old.failure is not None:
             now[attempt] = replace(old, failure=None)
+    for span, is_whole in spans.items():
+        for attempt in span[-_UNSEEN:] if is_whole else ():
+            old = known.get(attempt, Attempt())
+            if old.failure is None:
+                now[attempt] = replace(old, failure={**_like(failures[span.stop]), "attempt": attempt})
     if current:
         now[current] = _current(status, now.get(current) or known.get(current) or Attempt(), at)
     return {attempt: found for attempt, found in now.items() if found != known.get(attempt)}
@@ -194,8 +205,24 @@ def _failures(status: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
     for failure in mappings(status.get("failures"))[:MAX_FAILURES]:
         attempt = whole(failure.get("attempt"), MAX_ATTEMPT)
         if attempt is not None:
-            found[attempt] = bounded_failure(failure)
+            bounded = bounded_failure(failure)
+            found[attempt] = {name: value for name, value in bounded.items() if name not in _OF_ENTRIES}
     return found
+
+
+def _spans(status: Mapping[str, Any]) -> dict[range, bool]:
+    """Returns the earlier attempts that each entry with a count covers, and whether it counts each of them."""
+    found = dict[range, bool]()
+    for failure in mappings(status.get("failures"))[:MAX_FAILURES]:
+        newest, first = (whole(failure.get(name), MAX_ATTEMPT) for name in ("attempt", "firstAttempt"))
+        if newest is not None and first is not None and first < newest:
+            found[range(first, newest)] = whole(failure.get("count")) == newest - first + 1
+    return found
+
+
+def _like(failure: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what is known of an earlier failure from an identical one."""
+    return {name: failure[name] for name in ("reason", "exception", "location", "counted") if name in failure}
 
 
 def _transition(status: Mapping[str, Any], kind: str) -> str | None:

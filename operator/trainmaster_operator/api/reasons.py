@@ -101,6 +101,11 @@ _ALL = (
     Reason("NameTaken", "An object of another owner has the name of a child.", "Fail"),
     Reason("StartupDeadlineExceeded", "Not all ranks were up within startupSeconds.", "Fail"),
     Reason("DeadlineExceeded", "The job was active for longer than activeDeadlineSeconds.", "Fail"),
+    Reason(
+        "FailsAtStart",
+        "The program failed twice with the same exception before its first step, and a restart doesn't change that.",
+        "Fail",
+    ),
     Reason("MaxRestartsExceeded", "A counted failure when no restart was left.", "Fail"),
 )
 REASONS: Mapping[str, Reason] = {reason.name: reason for reason in _ALL}

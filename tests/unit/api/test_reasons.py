@@ -15,6 +15,12 @@ STARTING: dict[str, Any] = {"phase": "Pending", "pod_uids": [], "pod_restart_cou
 QUOTA = RefusedWrite("create the pods of StatefulSet bert", "FailedCreate", "exceeded quota: gpus", NOW)
 REFUSED = RefusedWrite("apply Service bert", "Forbidden", "webhook says no", NOW)
 UNSERVED = RefusedWrite("apply PodGroup bert", "NotInstalled", "the cluster doesn't serve podgroups", NOW)
+FAILED_BEFORE = {
+    "attempt": 0,
+    "reason": "Error",
+    "message": "KeyError: 'x'",
+    "failedAt": "2026-11-20T00:00:00Z",
+}
 FOREIGN = RefusedWrite("apply Service bert", "NotOurs", "Service 'bert' exists and belongs to nobody", NOW)
 
 
@@ -73,6 +79,7 @@ CASES: dict[str, tuple[Observed, dict[str, Any], dict[str, Any]]] = {
     "StartupDeadlineExceeded": (observed(given=[pod(0)]), STARTING, {}),
     "DeadlineExceeded": (observed(), {}, {"runPolicy": {"activeDeadlineSeconds": 10}}),
     "MaxRestartsExceeded": (failing("Error"), {}, {"failurePolicy": {"maxRestarts": 0}}),
+    "FailsAtStart": (failing("Error", error="KeyError: 'x'"), {"unproven_since": 0, "failures": [FAILED_BEFORE]}, {}),
 }
 
 

@@ -144,6 +144,23 @@ def test_a_failure_that_was_merged_with_another_is_none_any_more() -> None:
     assert 5 not in changed and changed[15].failure == many[5]
 
 
+def test_each_attempt_of_an_entry_with_a_count_has_its_own_failure() -> None:
+    one = {"reason": "Error", "exception": "KeyError: 'x'", "counted": True}
+    first = {**one, "attempt": 1, "failedAt": to_text(START)}
+    known = observe({"attempt": 2, "failures": [first]}, {}, START)
+    entry = {**one, "attempt": 4, "count": 4, "firstAttempt": 1, "failedAt": to_text(START + 9)}
+    known |= observe({"attempt": 5, "failures": [entry]}, known, START)
+    assert known[1].failure == first
+    # The statuses of attempts 2 and 3 were missed.
+    assert [known[attempt].failure for attempt in (2, 3)] == [{**one, "attempt": attempt} for attempt in (2, 3)]
+    assert known[4].failure == {**one, "attempt": 4, "failedAt": to_text(START + 9)}
+    assert observe({"attempt": 5, "failures": [entry]}, known, START) == {}
+    # Between these failures, other ranks joined.
+    entry = {**entry, "attempt": 9, "count": 5}
+    known |= observe({"attempt": 10, "failures": [entry]}, known, START)
+    assert [attempt for attempt, found in sorted(known.items()) if found.failure is not None] == [1, 2, 3, 4, 9]
+
+
 def test_a_group_that_is_stopped_and_goes_on_in_its_attempt_wasnt_ended() -> None:
     known = observe({"attempt": 1, "phase": "Running", "resizing": True}, {}, START)
     assert known[1].ended_as == "Resized"

@@ -23,6 +23,7 @@
 | `policies/opening` | `policies/test_attempts`, `test_histories`, `policies/test_opening` |
 | `policies/quarantine` | `policies/test_quarantine` |
 | `policies/queueing` | `policies/test_queueing` |
+| `policies/repeated` | `policies/test_repeated`, `test_histories` |
 | `policies/requests` | `policies/test_requests`, `policies/test_stacks`, `test_histories` |
 | `policies/scheduling_backoff` | `policies/test_scheduling_backoff`, `test_scripted_histories` |
 | `policies/missing_workers` | `policies/test_spares`, `cluster/test_spares` |

@@ -15,7 +15,9 @@ from tests.unit.reconciling.world import World
 from tests.unit.reconciling.world_operator import Operator
 
 WORKERS = st.integers(0, 3)
-FAULTS = st.sampled_from([("Error", 1), ("OOMKilled", 137), ("Signal", 137), ("Hung", 68)])
+FAULTS = st.sampled_from(
+    [("Error", 1), ("OOMKilled", 137), ("Signal", 137), ("Hung", 68), ("Error", 1, "KeyError: 'x'")]
+)
 
 
 class History(RuleBasedStateMachine):
@@ -109,11 +111,11 @@ class History(RuleBasedStateMachine):
             self.world.round(seconds)
 
     @rule(worker=WORKERS, fault=FAULTS)
-    def rank_fails(self, worker: int, fault: tuple[str, int]) -> None:
+    def rank_fails(self, worker: int, fault: tuple[Any, ...]) -> None:
         self.world.fail_rank(worker, *fault)
 
     @rule(worker=WORKERS, fault=FAULTS, dies_after=st.one_of(st.none(), st.integers(0, 6)))
-    def rank_fails_into_back_off(self, worker: int, fault: tuple[str, int], dies_after: int | None) -> None:
+    def rank_fails_into_back_off(self, worker: int, fault: tuple[Any, ...], dies_after: int | None) -> None:
         """A rank fails again and reports by exiting, because random steps rarely get this far within the back-off."""
         pod = self.world.pods.get(f"bert-{worker}")
         if pod is None or pod.ranks is None:

@@ -12,6 +12,7 @@ replaces a pod only when the old one is gone. Agents and their ranks are in `wor
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from typing import Any
 
@@ -21,7 +22,7 @@ from tests.unit.reconciling.world_operator import START, Operator, Outdated
 from tests.unit.reconciling.world_pods import Pod, Room
 from trainmaster_operator.api.parsing import parse_spec
 from trainmaster_operator.api.times import to_seconds
-from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES, TIME_CATEGORIES, JobStatus
+from trainmaster_operator.api.v1alpha1 import MAX_FAILURES, TERMINAL_PHASES, TIME_CATEGORIES, JobStatus
 from trainmaster_operator.reconciling.observed.snapshot import ChildView
 from trainmaster_operator.wire.assignment import Assignment, parse_text
 from trainmaster_operator.wire.names import ASSIGNMENT_ANNOTATION, HASH_ANNOTATION
@@ -151,7 +152,7 @@ class World:
             "an attempt was skipped or taken back"
         )
         assert status.restarts <= self.spec.failure_policy.max_restarts, "more restarts than the budget has"
-        assert len(status.failures) <= 10
+        check_failures(status)
         if status.attempt == before.attempt and before.attempt > 0:
             assert status.code_digest == before.code_digest, "an attempt has two codes"
         if status.stopping and not before.stopping:
@@ -289,10 +290,10 @@ class World:
 
     # Faults
 
-    def fail_rank(self, worker: int, reason: str, code: int) -> None:
+    def fail_rank(self, worker: int, reason: str, code: int, error: str = "") -> None:
         pod = self.pods.get(f"bert-{worker}")
         if pod is not None and pod.ranks is not None:
-            pod.fault = Report(pod.ranks, worker, pod.uid, "Failed", reason=reason, exit_code=code)
+            pod.fault = Report(pod.ranks, worker, pod.uid, "Failed", reason=reason, exit_code=code, error=error)
 
     def kill_container(self, worker: int, reason: str) -> None:
         """Kills the whole container without a report."""
@@ -397,6 +398,22 @@ def check_time(before: JobStatus, status: JobStatus) -> None:
     if before.time_spent is not None and before.time_spent.until is not None and before.time_spent.until <= spent.until:
         shrunk = {name for name in TIME_CATEGORIES if amounts[name] < (getattr(before.time_spent, name) or 0.0)}
         assert not shrunk, f"{shrunk} became less"
+
+
+def check_failures(status: JobStatus) -> None:
+    """Checks that the failures are a short list, newest first, and that every failure is counted once."""
+    failures = status.failures
+    assert len(failures) <= MAX_FAILURES
+    attempts = [(failure.attempt, failure.first_attempt or failure.attempt) for failure in failures]
+    assert all(first <= newest for newest, first in attempts)
+    # A worker that failed before it joined may end its attempt twice.
+    assert all(newer[1] >= older[0] for newer, older in itertools.pairwise(attempts)), f"out of order: {attempts}"
+    if len(failures) < MAX_FAILURES:
+        count = sum(failure.count or 1 for failure in failures)
+        uncounted = bool(failures and failures[0].provisional) or status.phase == "Failed"
+        counts = status.restarts + status.disruptions
+        assert counts <= count <= counts + uncounted, f"{count} failures, but {counts} restarts"
+    assert not any(failure.provisional for failure in failures[1:])
 
 
 def _trains(world: World, uid: str, group: tuple[str, ...]) -> bool:

@@ -108,7 +108,9 @@ class Agents:
             return
         if pod.fault is not None:
             fault = pod.fault
-            pod.say(self._world.now, attempt, "Failed", reason=fault.reason, exit_code=fault.exit_code, culprit=True)
+            pod.say(
+                self._world.now, attempt, "Failed", reason=fault.reason, exit_code=fault.exit_code, error=fault.error
+            )
             return
         if pod.preparing:
             pod.steps += 1

@@ -176,6 +176,8 @@ class Failure(StatusModel):
         None,
         description="How many failures in a row were identical to this one, which is the newest. Unset for one.",
     )
+    first_attempt: int | None = Field(None, description="Attempt of the first failure that `count` contains.")
+    first_failed_at: str | None = Field(None, description="When the first failure that `count` contains happened.")
     counted: bool = Field(True, description="Whether it counts against failurePolicy.maxRestarts.")
     provisional: bool | None = Field(
         None, description="true while the operator waits briefly for a better cause before it ends the job."
@@ -235,6 +237,11 @@ class JobStatus(StatusModel):
         description="true while the ranks save a checkpoint and stop, for new code or because a restart was requested.",
     )
     code_digest: str | None = Field(None, description="spec.code.digest of the code that the current attempt runs.")
+    unproven_since: int | None = Field(
+        None,
+        description="First attempt with the current code. Unset once an attempt has finished a step. Until then, a "
+        "failure that repeats itself at the start ends the job (FailsAtStart).",
+    )
     restart_request: str | None = Field(
         None, description="Value of the annotation trainmaster.dev/restart when the current attempt was opened."
     )

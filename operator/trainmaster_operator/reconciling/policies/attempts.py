@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from trainmaster_operator.api.reasons import Strength, known_reason
 from trainmaster_operator.api.times import since, to_text
-from trainmaster_operator.api.v1alpha1 import MAX_FAILURES, Failure
+from trainmaster_operator.api.v1alpha1 import Failure
 from trainmaster_operator.reconciling.observed.situation import Situation
 from trainmaster_operator.reconciling.observed.snapshot import PodView, is_unresponsive_report
 from trainmaster_operator.reconciling.observed.spares import alone_until, can_open, desired_workers, next_workers
@@ -23,6 +23,7 @@ from trainmaster_operator.reconciling.policies import backoff, continuing, openi
 from trainmaster_operator.reconciling.policies.attribution import cause_of
 from trainmaster_operator.reconciling.policies.failure_rules import FailureResponse, choose_response
 from trainmaster_operator.reconciling.policies.quarantine import with_failure, without_failure
+from trainmaster_operator.reconciling.policies.repeated import repeats_start, with_recorded, without_newest
 from trainmaster_operator.reconciling.transition import (
     MAX_MESSAGE_CHARACTERS,
     NEW_STARTUP,
@@ -61,6 +62,7 @@ def create(situation: Situation) -> Transition | None:
             pod_restart_counts=[],
             worker_order=opening.worker_order(situation, desired_workers(situation)),
             code_digest=situation.code_digest,
+            unproven_since=1,
             restart_request=situation.job.restart_request,
         ),
     )
@@ -262,7 +264,7 @@ def _correct(situation: Situation, before: Situation, cause: Failure, failure: F
 
 
 def _response(situation: Situation, cause: Failure) -> FailureResponse:
-    return choose_response(situation.spec, cause, situation.status.restarts)
+    return choose_response(situation.spec, cause, situation.status.restarts, repeats_start(situation, cause))
 
 
 def _without(situation: Situation, failure: Failure) -> Situation:
@@ -270,7 +272,7 @@ def _without(situation: Situation, failure: Failure) -> Situation:
     status = situation.status
     uncounted = not failure.counted and not failure.provisional
     change = without_failure(situation, failure) | StatusChange(
-        failures=status.failures[1:],
+        failures=without_newest(status.failures),
         restarts=max(status.restarts - (1 if failure.counted else 0), 0),
         disruptions=max(status.disruptions - (1 if uncounted else 0), 0),
     )
@@ -321,7 +323,7 @@ def _with_failure_recorded(
         "step": step if step is not None else _furthest_step(situation, cause.attempt),
         "recovery": None,
     }
-    return [cause.model_copy(update=recorded), *situation.status.failures][:MAX_FAILURES]
+    return with_recorded(situation.status.failures, cause.model_copy(update=recorded))
 
 
 def _furthest_step(situation: Situation, attempt: int) -> int | None:

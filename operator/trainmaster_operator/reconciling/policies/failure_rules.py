@@ -1,7 +1,8 @@
 """Chooses the response to a failure (Restart, Ignore or Fail) from the job's rules, the reasons and the budget.
 
-The first matching rule applies. If no rule matches, `hang.action` decides about a hang, and `api.reasons` decides about
-all other reasons. A disruption is never the job's fault, so rules and budget don't apply.
+The first matching rule applies. If no rule matches, `hang.action` decides about a hang, a failure that repeats itself
+at the start ends the job, and `api.reasons` decides about all other reasons. A disruption is never the job's fault, so
+rules and budget don't apply.
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ class FailureResponse:
     message: str = ""
 
 
-def choose_response(spec: JobSpec, cause: Failure, restarts: int) -> FailureResponse:
-    """Returns the response to a failure after `restarts` counted restarts."""
+def choose_response(spec: JobSpec, cause: Failure, restarts: int, repeats: Failure | None = None) -> FailureResponse:
+    """Returns the response to a failure after `restarts` counted restarts.
+
+    `repeats` is the previous failure if this one repeats it at the start of the program (`policies.repeated`).
+    """
     if known_reason(cause.reason).strength is Strength.DISRUPTION:
         return FailureResponse("Ignore")
     policy = spec.failure_policy
@@ -34,6 +38,9 @@ def choose_response(spec: JobSpec, cause: Failure, restarts: int) -> FailureResp
         answer = policy.hang.action
     else:
         answer = known_reason(cause.reason).answer
+    if answer == "Restart" and rule is None and repeats is not None:
+        again = f"attempt {repeats.attempt} failed in the same way before its first step, so a restart wouldn't help"
+        return FailureResponse("Fail", "FailsAtStart", f"{cause.message}; {again}")
     if answer == "Fail":
         why = " (failurePolicy.rules)" if rule is not None else ""
         return FailureResponse("Fail", cause.reason, f"{cause.message}{why}")

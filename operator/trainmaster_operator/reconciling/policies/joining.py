@@ -185,8 +185,13 @@ def _hangs(situation: Situation, cause: Failure) -> int:
         if failure.attempt != attempt:
             # In the attempt between these two failures, some ranks joined.
             break
+        first, count = failure.first_attempt or failure.attempt, failure.count or 1
+        is_in_a_row = failure.attempt - first + 1 == count
         if failure.worker == cause.worker:
-            reasons.append(failure.reason)
+            reasons += [failure.reason] * (count if is_in_a_row else 1)
+        if not is_in_a_row:
+            break
+        attempt = first
     # The oldest failure made the ranks absent, so it isn't a failure to join.
     before = reasons[:-1] if len(reasons) > 1 else reasons
     return len(list(takewhile(lambda reason: reason == "Hung", before)))

@@ -87,5 +87,11 @@ def resume(situation: Situation) -> Transition | None:
         "Restarting",
         "Resumed",
         "resumed; waiting for the pods of all workers",
-        NEW_STARTUP | StatusChange(suspended_seconds=round(suspended, 3), attempt_start_time=to_text(situation.now)),
+        NEW_STARTUP
+        | StatusChange(
+            suspended_seconds=round(suspended, 3),
+            attempt_start_time=to_text(situation.now),
+            # The user may have mended what the program lacked.
+            unproven_since=None if status.unproven_since is None else status.attempt + 1,
+        ),
     )

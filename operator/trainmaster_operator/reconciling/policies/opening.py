@@ -41,9 +41,18 @@ def status_change(situation: Situation, workers: tuple[int, ...], going: frozens
         resizing=None,
         stopping=None,
         code_digest=situation.code_digest,
+        unproven_since=_unproven_since(situation),
         restart_request=situation.job.restart_request,
         replacing_pod_uids=[uid for uid in left_out if uid in replaced],
     )
+
+
+def _unproven_since(situation: Situation) -> int | None:
+    """Returns the first attempt since the code changed, or since the user requested a restart of unproven code."""
+    status, request = situation.status, situation.job.restart_request
+    is_new = situation.code_digest != status.code_digest
+    is_tried_again = status.unproven_since is not None and request != status.restart_request
+    return status.attempt + 1 if is_new or is_tried_again else status.unproven_since
 
 
 def opening_phase(situation: Situation, workers: Iterable[int]) -> Phase:

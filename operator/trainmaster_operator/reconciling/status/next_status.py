@@ -15,6 +15,7 @@ from trainmaster_operator.reconciling.observed.situation import RUN_PHASES, Situ
 from trainmaster_operator.reconciling.observed.snapshot import InvalidSpec, Job
 from trainmaster_operator.reconciling.observed.spares import desired_workers, ready_spares
 from trainmaster_operator.reconciling.policies.quarantine import forgive
+from trainmaster_operator.reconciling.policies.repeated import has_step
 from trainmaster_operator.reconciling.policies.requests import due_stacks
 from trainmaster_operator.reconciling.policies.startup import gravest_problem
 from trainmaster_operator.reconciling.status.progress import due_progress, newest_progress, with_recovery
@@ -50,6 +51,10 @@ def next_status(situation: Situation, transition: Transition) -> JobStatus:
         return status
     # Progress and accounting don't cause a write, but every written status contains their newest values.
     news = StatusChange(progress=newest_progress(situation), failures=failures)
+    attempt = situation.status.attempt
+    is_unproven = status.unproven_since is not None and status.unproven_since <= attempt
+    if is_unproven and situation.observed.progress_attempt == attempt and has_step(situation):
+        news |= StatusChange(unproven_since=None)
     return book_time(situation, news.apply(status))
 
 
