@@ -114,7 +114,7 @@ SITUATIONS: dict[str, Situation] = {
     ),
     "gang": Situation(program(WAIT, scheduling={"gang": {"scheduler": "volcano"}}), "Pending", "NotInstalled"),
     "wrong": Situation(program(WAIT, resources={"cpu": {"request": 4, "limit": 2}}), "Failed", "InvalidSpec"),
-    "failing": Situation(program(FAILING, failurePolicy={"maxRestarts": 1}), "Failed", "MaxRestartsExceeded"),
+    "failing": Situation(program(FAILING), "Failed", "FailsAtStart"),
     "hungry": Situation(
         program(EAT, resources={"memory": "128Mi"}, failurePolicy={"maxRestarts": 0}), "Failed", "MaxRestartsExceeded"
     ),

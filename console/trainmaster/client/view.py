@@ -18,6 +18,7 @@ from typing import Any
 
 from trainmaster_operator.api import times as api_times
 from trainmaster_operator.api.printable import printable
+from trainmaster_operator.api.reasons import Strength, known_reason
 from trainmaster_operator.api.v1alpha1.names import TERMINAL_PHASES
 from trainmaster_operator.wire.values import mapping, mappings, number, text, whole
 
@@ -34,6 +35,9 @@ _RECOVERY = {
     "firstStep": "first step",
 }
 _COLOURS = {"Succeeded": "#2e7d32", "Failed": "#c62828", "Running": "#1565c0"}
+# A job is in trouble if it had this many counted failures within this many seconds, and the present attempt hasn't yet
+# lasted twice the mean time between them.
+_OFTEN, _RECENT_SECONDS = 3, 1800.0
 # Maximum number of failures that a notebook shows. `kubectl dtj status` shows all that the status contains.
 _NOTEBOOK_FAILURES = 3
 
@@ -51,6 +55,10 @@ class FailureView:
         self.node = text(raw.get("node"), 253)
         self.exit_code = whole(raw.get("exitCode"))
         self.failed_at = _time(raw.get("failedAt"))
+        # How many identical failures in a row this one stands for, and the first of them.
+        self.count = whole(raw.get("count")) or 1
+        self.first_attempt = whole(raw.get("firstAttempt"))
+        self.first_failed_at = _time(raw.get("firstFailedAt"))
         self.not_continued = text(raw.get("notContinued"))
         self.recovery_times = mapping(raw.get("recovery"))
 
@@ -59,10 +67,26 @@ class FailureView:
         """Returns a sentence about the recovery's duration, or an empty text if it is unknown."""
         return recovery_sentence(self.recovery_times)
 
+    def times(self, since: float) -> tuple[int, float, float] | None:
+        """Returns how many of these failures happened after `since`, and the times of the first and newest of them.
+
+        The failures between the first and the newest one are assumed evenly spaced. Disruptions aren't failures.
+        """
+        newest = api_times.to_seconds(self.failed_at)
+        if newest is None or newest < since or known_reason(self.reason).strength is Strength.DISRUPTION:
+            return None
+        first = api_times.to_seconds(self.first_failed_at)
+        if self.count == 1 or first is None or first >= newest:
+            return self.count, newest, newest
+        interval = (newest - first) / (self.count - 1)
+        recent = min(int((newest - max(first, since)) / interval) + 1, self.count)
+        return recent, newest - (recent - 1) * interval, newest
+
     @property
     def place(self) -> str:
         """Describes the place of the failure, such as "attempt 1, rank 5, pod reviews-1, node gpu-7, exit code 137"."""
-        facts = {"attempt": self.attempt, "rank": self.rank, "pod": self.pod, "node": self.node}
+        often = f" ({self.count} times since attempt {self.first_attempt})" if self.count > 1 else ""
+        facts = {"attempt": f"{self.attempt}{often}", "rank": self.rank, "pod": self.pod, "node": self.node}
         known = {**facts, "exit code": self.exit_code}
         return ", ".join(f"{name} {value}" for name, value in known.items() if value not in (None, ""))
 
@@ -254,10 +278,26 @@ class JobView:
         usual = "" if self.usual_seconds is None else f" (a {what} takes {self.usual_seconds:.2g} s)"
         return f"no {what if what == 'step' else 'progress in ' + what} for {api_times.duration(seconds)}{usual}"
 
+    def failing(self, now: datetime) -> str:
+        """Describes a crash loop, such as "it has failed 5 times in the last 10m …". Empty if failures are rare."""
+        if self.phase not in ("Running", "Starting"):
+            return ""
+        since = now.timestamp() - _RECENT_SECONDS
+        recent = [found for failure in self.failures if (found := failure.times(since)) is not None]
+        count = sum(found[0] for found in recent)
+        if count < _OFTEN:
+            return ""
+        first, newest = min(found[1] for found in recent), max(found[2] for found in recent)
+        lasted = api_times.since(now.timestamp(), self.attempt_started_at)
+        if lasted > 2 * (newest - first) / (count - 1):
+            return ""
+        often = f"it has failed {count} times in the last {duration(now.timestamp() - first)}"
+        return f"{often}, last: {self.failures[0].last_line}; attempt {self.attempt} has run for {duration(lasted)}"
+
     def trouble(self, now: datetime) -> str:
         """Returns in one sentence why a running job isn't well, or an empty text. Every view shows this sentence."""
         if not (stalled := self.stall(now)):
-            return self.notice
+            return self.failing(now) or self.notice
         return stalled + (f": {first_line(self.stall_message)}" if self.stall_message else "")
 
     def members(self, now: datetime) -> str:

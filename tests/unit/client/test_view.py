@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ from IPython.core.formatters import DisplayFormatter
 from tests.unit.client.fakes import FakeTransport, job
 from trainmaster.client import JobClient, JobHandle, JobNotFound, TrainingJob
 from trainmaster.client.view import job_html, job_text, rate, recovery_sentence, view_of
+from trainmaster_operator.api.times import to_text
 
 JOBS = "/apis/trainmaster.dev/v1alpha1/namespaces/default/distributedtrainingjobs"
 HOSTILE = '<script>alert(1)</script>\x1b[31m"'
@@ -67,6 +68,34 @@ def test_a_deadline_ended_a_job_though_a_rank_had_failed_before() -> None:
     assert found.outcome == "reviews: Failed (DeadlineExceeded: it took too long)"
     restarted = view_of(job(**RUNNING))
     assert (restarted.failure, restarted.outcome) == ("", "reviews: Running")
+
+
+def at(seconds: float) -> str:
+    return to_text(datetime(2026, 11, 21, 4, tzinfo=UTC).timestamp() + seconds)
+
+
+@pytest.mark.parametrize(
+    ("count", "minutes", "lasted", "says"),
+    [
+        (5, 10, 12, "it has failed 5 times in the last 10m"),
+        # The attempt has lasted long enough to show that this was over.
+        (5, 10, 3600, ""),
+        (2, 10, 12, ""),
+        (60, 118, 12, "it has failed 15 times in the last 28m"),
+    ],
+)
+def test_a_running_job_is_judged_by_its_recent_failures(count: int, minutes: int, lasted: float, says: str) -> None:
+    message = "worker 1 (rank 1, pod x-1) ended with exit code 1: x | ValueError: lost"
+    failure = {"attempt": count, "reason": "Error", "message": message, "failedAt": at(0), "count": count}
+    failure |= {"firstAttempt": 1, "firstFailedAt": at(-60 * minutes)}
+    status = {**RUNNING, "failures": [failure], "attempt": count + 1, "attemptStartTime": at(0)}
+    shown = view_of(job(**status)).trouble(datetime(2026, 11, 21, 4, tzinfo=UTC) + timedelta(seconds=lasted))
+    assert shown.startswith(says) and bool(shown) == bool(says)
+    if says:
+        assert shown.endswith(f"ValueError: lost; attempt {count + 1} has run for 12s")
+        assert view_of(job(**status)).failures[0].place == f"attempt {count} ({count} times since attempt 1)"
+    drained = {**status, "failures": [{**failure, "reason": "Evicted"}]}
+    assert view_of(job(**drained)).trouble(datetime(2026, 11, 21, 4, tzinfo=UTC)) == ""
 
 
 def test_a_recovery_names_its_phases_in_their_order() -> None:
