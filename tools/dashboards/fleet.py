@@ -42,7 +42,7 @@ def fleet() -> dict[str, Any]:
         [
             number("Running", "Jobs with all ranks up.", phase("Running"), steps=((GOOD, None),)),
             number("Waiting", "Jobs that wait for nodes, images or ranks.", phase("Pending|Starting|Restarting")),
-            number("Suspended", "Jobs that are suspended, or wait in a queue.", phase("Suspended")),
+            number("Suspended", "Jobs that are suspended, or wait in a queue.", phase("Suspending|Suspended")),
             number("Failed", "Jobs that have failed within the last day.", phase("Failed"), steps=NONE_IS_GOOD),
             number(
                 "Goodput",

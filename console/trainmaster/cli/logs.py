@@ -25,6 +25,7 @@ from trainmaster.client.time_order import WorkerLine
 from trainmaster.client.view import view_of
 from trainmaster_operator.api.evidence import AttemptEvidence
 from trainmaster_operator.api.kept_logs import KeptLog, marked_attempt
+from trainmaster_operator.api.v1alpha1.names import SUSPENDED_PHASES
 from trainmaster_operator.wire.values import whole
 
 # Colour codes (ECMA-48 Select Graphic Rendition), except for black, white and red, which have special meanings.
@@ -86,7 +87,7 @@ def _explain(reader: LogReader, printer: Printer, *, with_end: bool) -> None:
     started = {worker for worker, pod in reader.pods.items() if has_started(pod)}
     gone = {worker: log for worker, log in kept.items() if worker not in started}
     # Pods that still exist contain the first lines, even if the kept output doesn't.
-    earlier = gone if job.finished or job.phase == "Suspended" else kept
+    earlier = gone if job.finished or job.phase in SUSPENDED_PHASES else kept
     if missing := _missing_message(earlier, selection):
         say(missing, error=True)
     is_silent = not printer.printed and selection.tail != 0

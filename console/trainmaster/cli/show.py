@@ -22,7 +22,7 @@ from trainmaster_operator.wire.names import POD_INDEX_LABEL
 from trainmaster_operator.wire.values import is_number, mapping
 
 PHASE_STYLES = {"Succeeded": "bold green", "Failed": "bold red", "Running": "bold cyan", "Restarting": "bold yellow"}
-PHASE_STYLES |= {"Starting": "yellow", "Suspended": "magenta"}
+PHASE_STYLES |= {"Starting": "yellow", "Suspending": "magenta", "Suspended": "magenta"}
 MAX_FAILURES = 5
 # Width of the bar that shows the use of time (columns).
 TIME_WIDTH = 40

@@ -128,6 +128,7 @@ class JobView:
         self.disruptions = whole(status.get("disruptions")) or 0
         self.running = whole(workers.get("running")) or 0
         self.desired = whole(workers.get("desired")) or 0
+        self.created = whole(workers.get("created")) or 0
         self.ended_workers = whole(workers.get("finished")) or 0
         self.spares = whole(workers.get("spares"))
         self.step, self.total_steps = whole(progress.get("step")), whole(progress.get("totalSteps"))
@@ -190,6 +191,8 @@ class JobView:
         """Returns what keeps the job from running, or what ended it. Suggested commands begin with `program`."""
         if not self.is_accepted:
             return UNSEEN
+        if self.phase == "Suspending" and self.news_reason == "Suspended":
+            return f"the ranks save a checkpoint and stop; {plural(self.created, 'pod')} left"
         if self.phase == "Suspended" and self.news_reason == "Suspended":
             return f"runPolicy.suspend is true; to resume: {program} resume {self.name} -n {self.namespace}"
         return "" if self.phase == "Running" else self.news_message

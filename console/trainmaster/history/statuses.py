@@ -16,7 +16,7 @@ from typing import Any
 from trainmaster.history.figures import SPENT
 from trainmaster_operator.api.records import PodPlace
 from trainmaster_operator.api.times import to_seconds, to_text
-from trainmaster_operator.api.v1alpha1 import MAX_FAILURES, TERMINAL_PHASES, TIME_CATEGORIES
+from trainmaster_operator.api.v1alpha1 import MAX_FAILURES, SUSPENDED_PHASES, TERMINAL_PHASES, TIME_CATEGORIES
 from trainmaster_operator.wire.limits import MAX_ATTEMPT, MAX_RESULT_NAME, MAX_RESULTS
 from trainmaster_operator.wire.values import is_number, mapping, mappings, number, text, whole
 
@@ -188,7 +188,7 @@ def _current(status: Mapping[str, Any], old: Attempt, at: float) -> Attempt:
         found = replace(found, running_at=to_text(max(runs, to_seconds(found.started_at) or 0.0)))
     if phase in TERMINAL_PHASES:
         return replace(found, ended_as=phase, ended_at=rfc3339(status.get("completionTime")) or to_text(at))
-    if phase == "Suspended":
+    if phase in SUSPENDED_PHASES:
         ended_at = old.ended_at if old.ended_as == "Suspended" else _transition(status, "Suspended")
         return replace(found, ended_as="Suspended", ended_at=ended_at)
     if phase == "Restarting" and old.ended_as == "Suspended":

@@ -198,11 +198,24 @@ def test_a_job_that_does_not_run_has_no_speed_and_no_eta(transport: FakeTranspor
 
 def test_status_names_the_command_that_resumes_a_suspended_job(transport: FakeTransport) -> None:
     of = builders.job(builders.running(), runPolicy={"suspend": True})
-    status = builders.decided(of, builders.settled(of, builders.observed(*builders.all_up()))).status
+    status = builders.decided(of, builders.observed(given=[])).status
     wire = status.model_dump(mode="json", by_alias=True, exclude_none=True)
     transport.answers = {f"GET {JOBS}/reviews": job(**wire), f"GET {PODS}": {"items": []}}
     lines = run("status", "reviews").output.splitlines()
     assert lines[-1] == ("runPolicy.suspend is true; to resume: kubectl dtj resume reviews -n default")
+
+
+def test_a_job_that_is_being_suspended_still_holds_its_resources(transport: FakeTransport) -> None:
+    held = condition("Running", "False", "Suspended", "runPolicy.suspend is true; set it to false to continue")
+    transport.answers = {
+        f"GET {JOBS}/reviews": job(
+            phase="Suspending", workers={"desired": 2, "created": 1}, conditions=[ACCEPTED, held]
+        ),
+        f"GET {PODS}": {"items": []},
+    }
+    lines = run("status", "reviews").output.splitlines()
+    assert lines[0].startswith("reviews  Suspending")
+    assert lines[-1] == "the ranks save a checkpoint and stop; 1 pod left"
 
 
 def test_a_job_that_kueue_holds_is_not_resumed_by_a_user(transport: FakeTransport) -> None:

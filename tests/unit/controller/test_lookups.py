@@ -69,7 +69,7 @@ async def test_pods_and_their_sets_are_listed_where_the_watch_of_jobs_is_ahead(p
     assert world.lists == 1
 
 
-@pytest.mark.parametrize("phase", ["Suspended", "Succeeded", "Failed"])
+@pytest.mark.parametrize("phase", ["Suspending", "Suspended", "Succeeded", "Failed"])
 async def test_pods_of_attempts_against_which_nothing_is_held_are_not_listed(phase: str) -> None:
     assert await ListedPods(phase).decide_on() == []
 

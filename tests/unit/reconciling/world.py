@@ -153,6 +153,7 @@ class World:
         )
         assert status.restarts <= self.spec.failure_policy.max_restarts, "more restarts than the budget has"
         check_failures(status)
+        assert status.phase != "Suspended" or not status.replicas, "a suspended job has pods"
         if status.attempt == before.attempt and before.attempt > 0:
             assert status.code_digest == before.code_digest, "an attempt has two codes"
         if status.stopping and not before.stopping:

@@ -2,7 +2,7 @@
 
 export const UNKNOWN = "–";
 
-export const PHASES = ["Running", "Restarting", "Starting", "Pending", "Suspended", "Failed", "Succeeded"];
+export const PHASES = ["Running", "Restarting", "Starting", "Pending", "Suspending", "Suspended", "Failed", "Succeeded"];
 
 /** The categories of a job's time (status.timeSpent), in the order of the bar, with their meanings. */
 export const CATEGORIES = {

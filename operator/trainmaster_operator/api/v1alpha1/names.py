@@ -64,3 +64,6 @@ AnswerableReason = Literal[
 
 Phase = Literal["Pending", "Suspending", "Suspended", "Starting", "Running", "Restarting", "Succeeded", "Failed"]
 TERMINAL_PHASES: frozenset[str] = frozenset({"Succeeded", "Failed"})
+# The phases of a job that a user, or a queue's controller, has suspended. While its pods still save a checkpoint and
+# hold their resources, the job is Suspending.
+SUSPENDED_PHASES: frozenset[str] = frozenset({"Suspending", "Suspended"})

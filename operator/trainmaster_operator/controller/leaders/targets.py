@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Literal
 
-from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES, JobStatus
+from trainmaster_operator.api.v1alpha1 import SUSPENDED_PHASES, TERMINAL_PHASES, JobStatus
 from trainmaster_operator.controller.apiserver.cluster import Cluster
 from trainmaster_operator.controller.apiserver.errors import Unreachable
 from trainmaster_operator.controller.apiserver.pod_http import PodHttp, PodStream
@@ -78,7 +78,7 @@ class StreamTarget:
 def stream_target(snapshot: Snapshot, status: JobStatus) -> StreamTarget | None:
     """Returns the agents to watch, from the newest assignment of any child or pod; None if there are no agents."""
     job, observed = snapshot.job, snapshot.observed
-    if job.deleting or job.unreadable is not None or status.phase in TERMINAL_PHASES or status.phase == "Suspended":
+    if job.deleting or job.unreadable is not None or status.phase in TERMINAL_PHASES | SUSPENDED_PHASES:
         return None
     assignments = [child.assignment for child in observed.children] + [pod.assignment for pod in observed.pods]
     newest = max((a for a in assignments if a is not None), key=lambda a: a.attempt, default=None)

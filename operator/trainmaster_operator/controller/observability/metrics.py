@@ -28,7 +28,14 @@ from prometheus_client.registry import Collector
 
 from trainmaster_operator import __version__
 from trainmaster_operator.api.times import to_seconds
-from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES, TIME_CATEGORIES, JobStatus, Phase, Progress
+from trainmaster_operator.api.v1alpha1 import (
+    SUSPENDED_PHASES,
+    TERMINAL_PHASES,
+    TIME_CATEGORIES,
+    JobStatus,
+    Phase,
+    Progress,
+)
 from trainmaster_operator.controller.leaders.streams import Fault
 from trainmaster_operator.controller.recording.outbox import Outcome
 from trainmaster_operator.reconciling.observed.snapshot import Job
@@ -221,11 +228,11 @@ def _phase(job: Job) -> tuple[str, str, float]:
     phase = status.phase or "Pending"
     running = condition(status.conditions, "Running")
     # The reason is in the phase's own condition, or else in the condition that keeps the job from running.
-    own = condition(status.conditions, phase) or running
     suspended = condition(status.conditions, "Suspended")
+    own = (suspended if phase in SUSPENDED_PHASES else condition(status.conditions, phase)) or running
     if phase in TERMINAL_PHASES:
         moments = [status.completion_time or ""]
-    elif phase in ("Running", "Suspended") and own is not None:
+    elif (phase == "Running" or phase in SUSPENDED_PHASES) and own is not None:
         moments = [own.last_transition_time]
     else:
         # A resumed job has been waiting since it was resumed, not since its last run.

@@ -28,7 +28,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, TypeVar
 
 from trainmaster_operator.api.signing import SigningKeys
-from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES
+from trainmaster_operator.api.v1alpha1 import SUSPENDED_PHASES, TERMINAL_PHASES
 from trainmaster_operator.controller.apiserver.cluster import (
     CHILDREN,
     JOBS,
@@ -111,7 +111,7 @@ class Executor:
         """Write the status, carry out the actions, record the events."""
         before, after = snapshot.job.status.phase, decision.status.phase
         ends = after in TERMINAL_PHASES and before not in TERMINAL_PHASES
-        if ends or (after == "Suspended" and before != "Suspended"):
+        if ends or (after in SUSPENDED_PHASES and before not in SUSPENDED_PHASES):
             # Save logs before the status is written, so that users who see the job's end find its logs.
             await self.logs.save(key, snapshot, complete=ends)
         if ends:

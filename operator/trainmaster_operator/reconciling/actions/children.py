@@ -46,7 +46,7 @@ def hashes_of(spec: JobSpec) -> deque[tuple[Inputs, Hashes]]:
 
 def scaled_to_zero(situation: Situation) -> bool:
     """Returns whether the job should have no pods: suspended, in scheduling backoff, or ended without keeping pods."""
-    if situation.status.phase == "Suspended" or situation.status.scheduling_backoff:
+    if situation.suspended or situation.status.scheduling_backoff:
         return True
     keep = situation.spec.run_policy.keep_pods
     return situation.terminal and not (keep == "All" or (keep == "Failed" and situation.status.phase == "Failed"))
@@ -57,7 +57,7 @@ def apply_children(situation: Situation, assignment: Assignment) -> tuple[Apply,
     replicas = _replicas(situation)
     known = {(child.kind, child.name): child for child in situation.observed.children}
     present = {child.name: child.assignment for child in _own_sets(situation)}
-    ended = situation.terminal or situation.status.phase == "Suspended"
+    ended = situation.terminal or situation.suspended
     if ended and not any(_is_off(child, replicas, assignment) for child in _own_sets(situation)):
         return ()
     inputs = _inputs(situation, assignment, replicas)

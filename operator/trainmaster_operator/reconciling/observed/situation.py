@@ -18,7 +18,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from trainmaster_operator.api.times import since, to_seconds
-from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES, Failure, JobIdentity, JobSpec, JobStatus
+from trainmaster_operator.api.v1alpha1 import (
+    SUSPENDED_PHASES,
+    TERMINAL_PHASES,
+    Failure,
+    JobIdentity,
+    JobSpec,
+    JobStatus,
+)
 from trainmaster_operator.reconciling.observed.gangs import admitted_spec
 from trainmaster_operator.reconciling.observed.members import Members
 from trainmaster_operator.reconciling.observed.snapshot import (
@@ -75,6 +82,11 @@ class Situation:
     @property
     def terminal(self) -> bool:
         return self.status.phase in TERMINAL_PHASES
+
+    @property
+    def suspended(self) -> bool:
+        """Returns whether the job is suspended or queued, even if its pods still exist."""
+        return self.status.phase in SUSPENDED_PHASES
 
     @property
     def running(self) -> bool:

@@ -1,14 +1,15 @@
 """Handles success, deadlines (`activeDeadlineSeconds`, `ttlSecondsAfterFinished`) and suspension of a job.
 
 To suspend a job (`runPolicy.suspend`), its StatefulSets are scaled to zero. Every pod gets SIGTERM and its full grace
-period, so the ranks can save a checkpoint. To resume, the pods are created again. When all pods exist, a new attempt
-opens.
+period, so the ranks can save a checkpoint. The phase is Suspending until the last pod is gone, and then Suspended. As
+for a batch/v1 Job, the condition Suspended is True from the beginning, and the time from then on is suspended time. To
+resume, the pods are created again. When all pods exist, a new attempt opens.
 """
 
 from __future__ import annotations
 
 from trainmaster_operator.api.times import since, to_seconds, to_text
-from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES
+from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES, Phase
 from trainmaster_operator.reconciling.observed.situation import Situation
 from trainmaster_operator.reconciling.observed.snapshot import Job
 from trainmaster_operator.reconciling.policies.attempts import fail
@@ -19,7 +20,7 @@ from trainmaster_operator.reconciling.transition import NEW_STARTUP, NO_WAIT, St
 def active_deadline(situation: Situation) -> Transition | None:
     """Fails a job that was active for too long. Suspended time doesn't count."""
     limit = situation.spec.run_policy.active_deadline_seconds
-    if limit is None or situation.status.phase == "Suspended" or _active_seconds(situation) < limit:
+    if limit is None or situation.suspended or _active_seconds(situation) < limit:
         return None
     return fail(situation, "DeadlineExceeded", f"the job was active for {limit} s (runPolicy.activeDeadlineSeconds)")
 
@@ -28,7 +29,7 @@ def active_deadline_at(situation: Situation) -> float | None:
     """Returns when the deadline passes if the job isn't suspended before."""
     limit = situation.spec.run_policy.active_deadline_seconds
     status = situation.status
-    if limit is None or status.phase == "Suspended" or status.start_time is None or situation.terminal:
+    if limit is None or situation.suspended or status.start_time is None or situation.terminal:
         return None
     return situation.now + max(limit - _active_seconds(situation), 0.0)
 
@@ -71,14 +72,19 @@ def suspend(situation: Situation) -> Transition | None:
     """Keeps the job suspended while `runPolicy.suspend` is true."""
     if not situation.spec.run_policy.suspend:
         return None
-    message = "runPolicy.suspend is true; set it to false to continue"
-    return Transition("Suspended", "Suspended", message, NO_WAIT | StatusChange(replacing_pod_uids=[]))
+    return suspended(situation, "Suspended", "runPolicy.suspend is true; set it to false to continue")
+
+
+def suspended(situation: Situation, reason: str, message: str) -> Transition:
+    """Returns the transition to a job without pods, or to one whose pods still save and stop."""
+    phase: Phase = "Suspending" if situation.observed.pods else "Suspended"
+    return Transition(phase, reason, message, NO_WAIT | StatusChange(replacing_pod_uids=[]))
 
 
 def resume(situation: Situation) -> Transition | None:
     """Resumes a suspended job. A job that was suspended before it ran starts like a new job."""
     status = situation.status
-    if status.phase != "Suspended" or status.attempt == 0:
+    if not situation.suspended or status.attempt == 0:
         return None
     held = condition(status.conditions, "Suspended")
     began = held.last_transition_time if held is not None and held.status == "True" else None

@@ -18,7 +18,8 @@ from trainmaster_operator.reconciling.decision import Action, Apply, DeleteChild
 from trainmaster_operator.reconciling.observed import gangs
 from trainmaster_operator.reconciling.observed.situation import Situation
 from trainmaster_operator.reconciling.observed.snapshot import ChildView, WorkloadView
-from trainmaster_operator.reconciling.transition import NO_WAIT, StatusChange, Transition
+from trainmaster_operator.reconciling.policies.lifecycle import suspended
+from trainmaster_operator.reconciling.transition import Transition
 from trainmaster_operator.rendering import scheduler_of
 
 # Evictions after which the Workload returns to its queue at once. For all others, Kueue reads the reason in the
@@ -33,15 +34,14 @@ def queued(situation: Situation) -> Transition | None:
     if scheduler_of(situation.spec) != "kueue" or situation.job.spec is None:
         return None
     workload = gangs.admission(situation.job, situation.job.spec, situation.observed)
-    started = situation.status.attempt > 0 and situation.status.phase != "Suspended"
+    started = situation.status.attempt > 0 and not situation.suspended
     if workload is not None and (started or not gangs.missing_flavors(workload, situation.observed)):
         return None
     is_seen = gangs.workload_child(situation.job, situation.observed) is not None
     if workload is None and started and not is_seen and gangs.WORKLOAD_KIND not in situation.observed.listed:
         # Workloads haven't been listed, or can't be. That is no reason to stop training.
         return None
-    change = NO_WAIT | StatusChange(replacing_pod_uids=[])
-    return Transition("Suspended", "Queued", _why(situation, workload), change)
+    return suspended(situation, "Queued", _why(situation, workload))
 
 
 def workload_actions(situation: Situation) -> Iterator[Action]:
@@ -103,7 +103,7 @@ def _report(child: ChildView, condition: WorkloadCondition, release: str | None 
 
 
 def _are_ready(situation: Situation) -> bool:
-    if situation.status.phase == "Suspended":
+    if situation.suspended:
         return False
     pods = [situation.living.get(worker) for worker in situation.members.present]
     return bool(pods) and all(pod is not None and pod.ready for pod in pods)

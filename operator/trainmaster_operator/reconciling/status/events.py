@@ -6,7 +6,14 @@ from collections.abc import Iterator
 
 from trainmaster_operator.api.reasons import REASONS
 from trainmaster_operator.api.times import duration, to_seconds
-from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES, Failure, JobIdentity, JobSpec, JobStatus
+from trainmaster_operator.api.v1alpha1 import (
+    SUSPENDED_PHASES,
+    TERMINAL_PHASES,
+    Failure,
+    JobIdentity,
+    JobSpec,
+    JobStatus,
+)
 from trainmaster_operator.reconciling.decision import JobEvent
 from trainmaster_operator.reconciling.observed.members import Members
 from trainmaster_operator.reconciling.transition import condition
@@ -25,7 +32,7 @@ def _events(old: JobStatus, new: JobStatus, spec: JobSpec | None) -> Iterator[Jo
     if new.phase != "Failed" and newest and newest != before:
         yield _failure(new.failures[0], new, spec)
     yield from _quarantine(old, new)
-    if old.phase == "Suspended" and new.phase not in ("Suspended", "Failed", "Succeeded"):
+    if old.phase in SUSPENDED_PHASES and new.phase not in SUSPENDED_PHASES | TERMINAL_PHASES:
         held = condition(old.conditions, "Suspended")
         if held is not None and held.reason == "Queued":
             yield JobEvent("Normal", "Admitted", "Kueue has admitted the job")
@@ -47,18 +54,21 @@ def _events(old: JobStatus, new: JobStatus, spec: JobSpec | None) -> Iterator[Jo
         if (new.stopping and not old.stopping) or (replaced and running.reason == "ReplacingPods"):
             yield JobEvent("Normal", running.reason, _sentence(running.message))
     if new.phase != old.phase:
-        yield from _phase(new)
+        yield from _phase(old, new)
     yield from _problem(old, new)
 
 
-def _phase(new: JobStatus) -> Iterator[JobEvent]:
-    shown = condition(new.conditions, new.phase or "")
+def _phase(old: JobStatus, new: JobStatus) -> Iterator[JobEvent]:
+    shown = condition(new.conditions, "Suspended" if new.phase in SUSPENDED_PHASES else new.phase or "")
     if new.phase == "Running":
         yield JobEvent("Normal", "Running", f"All ranks of attempt {new.attempt} are up")
+    elif new.phase in SUSPENDED_PHASES and shown is not None and shown.reason == "Queued":
+        if old.phase not in SUSPENDED_PHASES:
+            yield JobEvent("Normal", "Queued", _sentence(shown.message))
+    elif new.phase == "Suspending":
+        yield JobEvent("Normal", "Suspending", "The job is being suspended: its ranks save a checkpoint and stop")
     elif new.phase == "Suspended":
-        is_queued = shown is not None and shown.reason == "Queued"
-        message = _sentence(shown.message) if shown is not None and is_queued else "The job is suspended"
-        yield JobEvent("Normal", "Queued" if is_queued else "Suspended", message)
+        yield JobEvent("Normal", "Suspended", "The job is suspended")
     elif shown is not None and new.phase in ("Succeeded", "Failed"):
         yield JobEvent("Normal" if new.phase == "Succeeded" else "Warning", shown.reason, _sentence(shown.message))
 

@@ -10,7 +10,7 @@ from functools import partial
 
 from trainmaster_operator.api.reasons import REASONS
 from trainmaster_operator.api.times import to_text
-from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES, Condition, JobStatus, WorkerCounts
+from trainmaster_operator.api.v1alpha1 import SUSPENDED_PHASES, TERMINAL_PHASES, Condition, JobStatus, WorkerCounts
 from trainmaster_operator.reconciling.observed.situation import RUN_PHASES, Situation
 from trainmaster_operator.reconciling.observed.snapshot import InvalidSpec, Job
 from trainmaster_operator.reconciling.observed.spares import desired_workers, ready_spares
@@ -92,6 +92,8 @@ def _counts(situation: Situation, transition: Transition) -> WorkerCounts:
         # The remaining workers keep training.
         return _counts(situation.with_status(change.apply(situation.status)), replace(transition, change=NO_CHANGE))
     alive = situation.living.keys()
+    # Pods that still save a checkpoint exist, and hold their resources.
+    created = situation.pods.keys() if transition.phase == "Suspending" else alive
     finished = frozenset() if opened else situation.finished
     up = frozenset() if opened else situation.up - finished
     failed = {worker for worker, report in situation.reports.items() if report.state in ("Failed", "Stopped")}
@@ -99,7 +101,7 @@ def _counts(situation: Situation, transition: Transition) -> WorkerCounts:
     spares = [spare for spare in ready_spares(situation) if spare not in transition.change.worker_order]
     return WorkerCounts(
         desired=len(desired_workers(situation)),
-        created=len(alive & {*desired_workers(situation)}),
+        created=len(created & {*desired_workers(situation)}),
         running=len(alive & (up - failed)) if transition.phase in RUN_PHASES else 0,
         finished=len(finished),
         spares=min(len(spares), sum(group.spares for group in situation.layout)) if situation.has_spares else None,
@@ -116,7 +118,7 @@ def _conditions(situation: Situation, transition: Transition) -> list[Condition]
     conditions = put(
         conditions, "Running", "True" if transition.phase == "Running" else "False", *_why(situation, transition)
     )
-    if transition.phase == "Suspended":
+    if transition.phase in SUSPENDED_PHASES:
         conditions = put(conditions, "Suspended", "True", transition.reason, transition.message)
     elif condition(conditions, "Suspended") is not None:
         conditions = put(conditions, "Suspended", "False", "Resumed", "")

@@ -126,7 +126,7 @@ class _Books:
 
 def _book(books: _Books, before: Situation, after: JobStatus, end: int) -> None:
     match before.status.phase:
-        case "Suspended":
+        case "Suspending" | "Suspended":
             # A job that a queue's controller has suspended is waiting in that queue.
             suspended = condition(before.status.conditions, "Suspended")
             by_user = suspended is None or suspended.reason == "Suspended"

@@ -45,6 +45,6 @@ def test_a_worker_without_a_pod_may_report() -> None:
     assert found.workers == {0, 1}
 
 
-@pytest.mark.parametrize("phase", ["Succeeded", "Failed", "Suspended"])
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed", "Suspending", "Suspended"])
 def test_a_job_that_does_not_train_is_not_watched(phase: Any) -> None:
     assert planned(JobStatus(phase=phase, attempt=1), b.pod(0, assigned=b.assignment(1))) is None

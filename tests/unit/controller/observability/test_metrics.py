@@ -87,9 +87,10 @@ def test_a_job_that_was_resumed_waits_since_then() -> None:
         f'phase_start_time_seconds{{job_name="bert"}} {shown_number(NOON - 1800)}',
     ]
     held = {**resumed, "status": "True", "reason": "Queued"}
-    assert starts(named("bert", phase="Suspended", conditions=[waits, held]))[0] == (
-        'phase{job_name="bert",phase="Suspended",reason="Queued"} 1.0'
-    )
+    for phase in ("Suspending", "Suspended"):
+        assert starts(named("bert", phase=phase, conditions=[waits, held]))[0] == (
+            f'phase{{job_name="bert",phase="{phase}",reason="Queued"}} 1.0'
+        )
 
 
 def test_a_job_that_nobody_has_looked_at_yet_waits_since_it_was_made() -> None:

@@ -378,8 +378,7 @@ async def test_a_suspended_job_s_logs_are_kept_and_those_of_its_next_attempt_are
     world.add_pods()
     world.put(JOBS, b.job(status={"phase": "Running", "attempt": 1}))
     world.cluster.logs = {"bert-0": "step 1\n", "bert-1": "one\n"}
-    halted = JobStatus(phase="Suspended", attempt=1)
-    await world.execute(b.decided(halted))
+    await world.execute(b.decided(JobStatus(phase="Suspending", attempt=1)))
     assert world.stored("configmaps", "bert-logs")["data"] == {"worker-0.log": "step 1\n", "worker-1.log": "one\n"}
     world.put(JOBS, b.job(status={"phase": "Running", "attempt": 2}))
     world.cluster.logs = {"bert-0": "--- attempt 2 ---\nstep 2\n", "bert-1": "--- attempt 2 ---\ntwo\n"}

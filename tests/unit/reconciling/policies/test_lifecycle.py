@@ -121,6 +121,10 @@ class TestEnded:
         assert kinds(decided(job(ended()), Observed(), NOW + 1e9)) == []
 
 
+def suspended_since(status: JobStatus) -> Condition | None:
+    return next((each for each in status.conditions if (each.type, each.status) == ("Suspended", "True")), None)
+
+
 class TestSuspension:
     def test_a_job_born_suspended_makes_nothing_and_begins_when_it_may(self) -> None:
         born = decided(job(**SUSPENDED), Observed())
@@ -135,12 +139,13 @@ class TestSuspension:
         of = job(running(), **SUSPENDED)
         around = settled(job(running()), observed(*all_up()))
         decision = decided(of, around)
-        assert (decision.status.phase, kinds(decision)) == ("Suspended", ["Apply StatefulSet x0"])
-        assert happened(decision) == ["Suspended"]
+        assert (decision.status.phase, kinds(decision)) == ("Suspending", ["Apply StatefulSet x0"])
+        assert happened(decision) == ["Suspending"]
         going = [replace(pod, deleting=True) for pod in around.pods]
         away = decided(job(decision.status, **SUSPENDED), replace(around, pods=tuple(going)))
         assert away.status.attempt == 1
         assert away.status.restarts == 0
+        # The user may resume the job while its pods still save a checkpoint.
         back = decided(job(away.status), replace(around, pods=tuple(going)), NOW + 100)
         assert (back.status.phase, back.status.attempt, happened(back)) == ("Restarting", 1, ["Resumed"])
         assert kinds(back) == ["Apply StatefulSet x2"]
@@ -149,6 +154,21 @@ class TestSuspension:
         opened = decided(job(back.status), observed(given=new), NOW + 101)
         assert (opened.status.phase, opened.status.attempt, opened.status.pod_uids) == ("Starting", 2, ["a", "b"])
 
+    def test_a_job_is_suspended_once_its_last_pod_is_gone(self) -> None:
+        of, around = job(running(), **SUSPENDED), observed(*all_up())
+        saving = [replace(pod, deleting=True) for pod in around.pods]
+        first = decided(of, observed(given=saving))
+        assert (first.status.phase, first.status.workers.created, first.status.replicas) == ("Suspending", 2, 2)
+        later = decided(job(first.status, **SUSPENDED), observed(given=saving[:1]), NOW + 20)
+        assert (later.status.phase, later.status.workers.created, later.status.replicas) == ("Suspending", 1, 1)
+        gone = decided(job(later.status, **SUSPENDED), observed(given=[]), NOW + 40)
+        assert (gone.status.phase, gone.status.workers.created, gone.status.replicas) == ("Suspended", 0, 0)
+        assert (happened(later), happened(gone)) == ([], ["Suspended"])
+        # As for a batch/v1 Job, the condition is true from the beginning.
+        times = {held.last_transition_time for each in (first, gone) if (held := suspended_since(each.status))}
+        assert len(times) == 1
+        assert gone.status.time_spent is not None and gone.status.time_spent.suspended == pytest.approx(40, abs=1)
+
     def test_suspended_time_isnt_active_time(self) -> None:
         limit: dict[str, Any] = {"runPolicy": {"activeDeadlineSeconds": 1100}}
         assert decided(job(running(), **limit), observed(*all_up()), NOW + 100).status.phase == "Failed"
@@ -156,6 +176,7 @@ class TestSuspension:
         assert decided(job(slept, **limit), observed(*all_up()), NOW + 100).status.phase == "Running"
         asleep = job(running(phase="Suspended"), runPolicy={"activeDeadlineSeconds": 1, "suspend": True})
         assert decided(asleep, Observed(), NOW + 1e6).status.phase == "Suspended"
+        assert decided(asleep, observed(), NOW + 1e6).status.phase == "Suspending"
 
 
 def test_the_active_deadline_ends_the_job() -> None:

@@ -120,7 +120,7 @@ def test_a_workload_that_couldnt_be_listed_stops_nothing() -> None:
     unknown = replace(around(given=pods(), reports=all_up()), listed=frozenset())
     assert decided(job(running(), **KUEUE), unknown).status.phase == "Running"
     gone = around(given=pods(), reports=all_up())
-    assert decided(job(running(), **KUEUE), gone).status.phase == "Suspended"
+    assert decided(job(running(), **KUEUE), gone).status.phase == "Suspending"
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_an_evicted_job_stops_with_a_checkpoint(change: dict[str, Any], said: st
     child = workload(admitted=2)
     child = replace(child, workload=replace(child.workload or WorkloadView(), **change))
     decision = decided(job(running(), **KUEUE), around(child, given=pods(), reports=all_up()))
-    assert decision.status.phase == "Suspended"
+    assert decision.status.phase == "Suspending"
     assert "Apply StatefulSet x0" not in kinds(decision), "there is no set to scale in this world"
     held = next(item for item in decision.status.conditions if item.type == "Suspended")
     assert held.message.startswith(said)
@@ -146,6 +146,7 @@ def test_the_quota_is_given_back_with_the_last_pod() -> None:
     evicted = workload(admitted=2, evicted="Preempted", message="for bigger")
     stopping = decided(job(queued(1), **KUEUE), around(evicted, given=[pod(0, deleting=True)]))
     assert not [action for action in stopping.actions if isinstance(action, ReportWorkload)]
+    assert (stopping.status.phase, stopping.status.workers.created) == ("Suspending", 1)
     shown = reported(decided(job(queued(1), **KUEUE), around(evicted)))
     assert shown.release == "for bigger"
     assert shown.condition == WorkloadCondition("Requeued", True, "Preempted", "for bigger")
@@ -174,7 +175,7 @@ def test_after_an_eviction_only_some_go_straight_back_into_the_queue(reason: str
     """Kueue reports when the others may return: it finds its own reason in Requeued=False."""
     evicted = workload(admitted=2, evicted=reason, message="why", active=not reason.startswith("Deactivated"))
     stopped = decided(job(running(), **KUEUE), around(evicted, given=pods(), reports=all_up()))
-    assert (stopped.status.phase, stopped.status.restarts, stopped.status.disruptions) == ("Suspended", 0, 0)
+    assert (stopped.status.phase, stopped.status.restarts, stopped.status.disruptions) == ("Suspending", 0, 0)
     held = job(stopped.status, **KUEUE)
     shown = reported(decided(held, around(evicted)))
     assert shown.condition == WorkloadCondition("Requeued", queued_again, reason, "why")
@@ -214,7 +215,7 @@ def test_another_number_of_workers_needs_another_workload() -> None:
     scaled = {**ELASTIC, "workers": 5}
     holding = around(workload(4, admitted=4), given=pods(workers=4))
     stopping = decided(job(running(workers=4, ranks=[0, 1, 2, 3]), **scaled), holding)
-    assert stopping.status.phase == "Suspended"
+    assert stopping.status.phase == "Suspending"
     stopped = decided(job(queued(1), **scaled), around(workload(4, admitted=4)))
     assert [action for action in stopped.actions if isinstance(action, DeleteChild)]
     (pod_set,) = applied(decided(job(queued(1), **scaled), around()), "Workload")["spec"]["podSets"]
