@@ -47,7 +47,9 @@ class TimeSpent(StatusModel):
     until: str | None = Field(None, description="Time up to which the job's time is accounted.")
     productive: float | None = Field(None, description="Steps done for the first time.")
     recompute: float | None = Field(
-        None, description="Work repeated after a restart: repeated steps, and the step that the failure interrupted."
+        None,
+        description="Work repeated after a restart: repeated steps, the step that the failure interrupted, and the "
+        "time until the failure was reported.",
     )
     data: float | None = Field(None, description="Waiting for data, if the loop reports it (dataSeconds).")
     checkpoint: float | None = Field(None, description="Waiting for checkpoints.")

@@ -11,8 +11,9 @@ compared with the last published progress (`status.progress`).
   evaluation are booked. The rest is recompute up to the furthest step of any attempt, and productive beyond it. An
   interval without a finished step stays open, because a long step can't be distinguished from a hang.
 - **A continued attempt** is the same training, so booking continues where it was.
-- **A failed attempt** lost the time since its last report. Up to CUT_STEPS or CUT_SECONDS, this time is recompute.
-  Beyond that, it is a stall. If the reason is Hung, all of it is a stall.
+- **A failed attempt** lost the time since its last report, which is recompute: the interrupted step, and the time until
+  the failed rank was reported, because Python and torch may take seconds to exit. If the ranks hung, or were known to
+  stall (`progress.stall`), it is a stall instead.
 - **Without an operator**, nothing is booked until the leader's last report shows the progress in between. If the
   attempt has ended, the time is `unobserved`.
 
@@ -35,9 +36,6 @@ from trainmaster_operator.wire.ranks import RankProgress
 
 # Seconds. If the booked time is further ahead of the clock than this, the clock was wrong at the booking.
 LONGEST_WAIT_FOR_THE_CLOCK = 3600.0
-# Maximum work that a failure interrupted, in steps, or in seconds for short steps (reports are a second apart). Time
-# beyond this limit was a stall.
-CUT_STEPS, CUT_SECONDS = 2.0, 3.0
 # Sections whose time has a category of the same name, used if the ranks don't report a counter for the section.
 _SECTIONS = ("checkpoint", "evaluate", "finish")
 _WAITS = ("data", "checkpoint", "evaluate")
@@ -170,10 +168,12 @@ def _attempt(books: _Books, before: Situation, after: JobStatus, end: int) -> No
     elif latest is None and not before.has_leaders_reports and books.cursor < (before.observed.since * 1000):
         # The leader may still send a report on the missing progress.
         return
+    published = before.status.progress or Progress()
+    has_stalled = reason == "Hung" or (published.stall is not None and published.attempt == before.status.attempt)
     if books.step is None:
-        books.book("load", min(latest.at, stop) if latest is not None and reason == "Hung" else stop)
+        books.book("load", min(latest.at, stop) if latest is not None and has_stalled else stop)
     if reason is not None:
-        _cut_off(books, latest, stop, reason)
+        _cut_off(books, latest, stop, has_stalled=has_stalled)
     elif succeeded:
         _last_steps(books, latest, stop)
     elif over and books.step is not None:
@@ -245,16 +245,9 @@ def _since_the_first_began(first: RankProgress, waits: dict[str, float], steps: 
     return max(reach - first_done, 0) * steps // (steps - 1)
 
 
-def _cut_off(books: _Books, latest: _Latest | None, stop: int, reason: str) -> None:
+def _cut_off(books: _Books, latest: _Latest | None, stop: int, *, has_stalled: bool) -> None:
     section = latest.first.section if latest is not None else books.section
-    if reason == "Hung":
-        books.book("stall", stop)
-    elif section in _SECTIONS:
-        books.book(section, stop)
-    step_seconds = latest.first.step_seconds if latest is not None else None
-    longest = max(CUT_SECONDS, CUT_STEPS * min(step_seconds or 0.0, 1e6))
-    books.book("recompute", min(books.cursor + int(longest * 1000), stop))
-    books.book("stall", stop)
+    books.book("stall" if has_stalled else section if section in _SECTIONS else "recompute", stop)
 
 
 def _last_steps(books: _Books, latest: _Latest | None, stop: int) -> None:
