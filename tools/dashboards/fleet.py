@@ -47,7 +47,7 @@ def fleet() -> dict[str, Any]:
             number(
                 "Goodput",
                 "Share of all jobs' time that went into new steps, over the range shown.",
-                time('category="productive"') + " / " + time('category!~"suspended|unobserved"'),
+                time('category="productive"') + " / " + time('category!~"suspended|unobserved|unreported"'),
                 unit="percentunit",
                 steps=RATIO_STEPS,
             ),

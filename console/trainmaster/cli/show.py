@@ -29,7 +29,7 @@ TIME_WIDTH = 40
 # The operator updates a running job's time account every few seconds, so a shorter unaccounted time isn't shown.
 UNACCOUNTED_SECONDS = 20.0
 TIME_STYLES = {"productive": "green", "recompute": "red", "stall": "red", "restart": "yellow"}
-TIME_STYLES |= {"suspended": "dim", "unobserved": "dim"}
+TIME_STYLES |= {"suspended": "dim", "unobserved": "dim", "unreported": "dim"}
 # Parts of a message that differ between failures with the same cause: process ids, attempts, times, addresses.
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|[0-9]+")
 

@@ -34,6 +34,14 @@ class Flags:
     gpus: int | None
     script: str | None
     words: tuple[str, ...]
+    progress_pattern: str | None = None
+    progress_preset: str | None = None
+
+    @property
+    def progress(self) -> dict[str, str] | None:
+        """Returns `spec.progress`; None if no flag sets it."""
+        given = {"pattern": self.progress_pattern, "preset": self.progress_preset}
+        return {field: value for field, value in given.items() if value is not None} or None
 
 
 def split_words(words: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
@@ -56,8 +64,8 @@ def manifest_from_file(file: str, flags: Flags) -> dict[str, Any]:
     """Returns the only job in a file, renamed if the flags contain a name. Raises InvalidRequest and BadParameter."""
     if flags.words:
         raise typer.BadParameter(f"a command stands behind -- beside the manifest {file}; write it there")
-    for option in ("image", "workers", "gpus", "script"):
-        if getattr(flags, option) is not None:
+    for option in ("image", "workers", "gpus", "script", "progress-pattern", "progress-preset"):
+        if getattr(flags, option.replace("-", "_")) is not None:
             raise typer.BadParameter(f"stands beside the manifest {file}; write it there", param_hint=f"--{option}")
     documents = read_documents(file)
     found = [document.value for document in documents if is_job(document.value)]
@@ -81,6 +89,7 @@ def manifest_from_flags(flags: Flags, code: Path | None, archive: Archive | None
         "image": flags.image,
         "command": [*program, *flags.words] or None,
         "resources": None if flags.gpus is None else {"gpus": flags.gpus},
+        "progress": flags.progress,
     }
     spec = {field: value for field, value in given.items() if value is not None}
     name = flags.name or _generated_name(flags)

@@ -56,6 +56,9 @@ class TrainOptions(TypedDict, total=False):
     image: str
     # Statements that precede the function: "import torch\nfrom pathlib import Path".
     imports: str
+    # Which printed lines show progress: a regular expression, or a framework's preset (docs/progress.md).
+    progress_pattern: str
+    progress_preset: str
     # The job's name. By default, it consists of the function's name and a few random letters.
     name: str
     # Further fields of the job's spec; they override the other options.
@@ -89,6 +92,9 @@ def train(function: Callable[..., Any], *, jobs: JobClient | None = None, **opti
     spec["workers"] = options.get("workers", 1)
     if options.get("gpus"):
         spec["resources"] = {"gpus": options["gpus"]}
+    rules = {"pattern": options.get("progress_pattern"), "preset": options.get("progress_preset")}
+    if any(rules.values()):
+        spec["progress"] = {field: value for field, value in rules.items() if value}
     spec |= options.get("spec", {})
     manifest = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": spec}
     jobs = jobs or JobClient()

@@ -31,7 +31,7 @@ from trainmaster_operator.reconciling.policies.quarantine import move_workers
 from trainmaster_operator.reconciling.policies.queueing import queued, workload_actions
 from trainmaster_operator.reconciling.status.events import events_between
 from trainmaster_operator.reconciling.status.next_status import next_status, unreadable, with_invalid_spec
-from trainmaster_operator.reconciling.status.progress import progress_due_at
+from trainmaster_operator.reconciling.status.progress import progress_due_at, reports_nothing_at
 from trainmaster_operator.reconciling.transition import Transition
 from trainmaster_operator.rendering import Settings
 from trainmaster_operator.wire.assignment import Assignment
@@ -164,6 +164,7 @@ def requeue_after(situation: Situation, assignment: Assignment) -> float | None:
         elastic.shrink_at(situation) if situation.spec.elastic is not None and not situation.terminal else None,
         _unreported_until(situation),
         progress_due_at(situation),
+        reports_nothing_at(situation),
         requests.next_stacks_at(situation) if not situation.terminal else None,
     )
     due = min((at for at in times if at is not None and at > now), default=None)

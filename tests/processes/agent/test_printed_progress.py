@@ -59,6 +59,15 @@ def test_a_script_that_says_its_steps_alone_has_a_speed(job: Job) -> None:
     stream.close()
 
 
+def test_a_plain_script_shows_its_steps_without_a_setting(job: Job) -> None:
+    code = "import time\nfor step in range(1, 4): print(f'epoch 0 step {step}/192 loss 0.9{step}'); time.sleep(0.3)"
+    stream = Stream(start(job, code))
+    line = stream.until(lambda line: line["type"] == "progress" and line["ranks"]["0"].get("step") == 3)
+    assert line["ranks"]["0"]["loss"] == 0.93
+    stream.until_report("Finished")
+    stream.close()
+
+
 @pytest.mark.parametrize("preset", ["auto", "none"])
 def test_what_nobody_asked_for_is_never_a_hang(job: Job, preset: str) -> None:
     """The line is DeepSpeed's, printed by its pipeline engine."""

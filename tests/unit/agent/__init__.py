@@ -44,6 +44,7 @@
 | `process/setup_line` | `planner/test_attempts`, `test_one_worker` |
 | `process/stacks` | `process/test_stacks` |
 | `process/state_folder` | `process/test_state_folder`, `test_hostile_lines`, `processes/agent/test_continuing` |
+| `progress/common_lines` | `progress/test_common_lines`, `test_printed_progress` |
 | `progress/log_rules` | `progress/test_log_rules`, `test_printed_progress` |
 | `progress/printed` | `progress/test_sources`, `test_printed_progress` |
 | `progress/recorder` | `progress/test_recorder`, `progress/test_sources`, `trainer/test_progress_counters` |

@@ -49,6 +49,14 @@ def test_flags_become_a_manifest(folder: Path) -> None:
     assert (spec["workers"], spec["resources"], spec["code"]["configMap"]) == (2, {"gpus": 1}, "bert-code")
 
 
+def test_flags_choose_the_lines_that_show_progress() -> None:
+    exit_code, text = submit("--progress-pattern", r"it (?P<step>\d+)", "--", "python", "train.py")
+    assert exit_code == 0, text
+    assert yaml.safe_load(text)["spec"]["progress"] == {"pattern": r"it (?P<step>\d+)"}
+    exit_code, text = submit("--progress-preset", "lightning", "--", "python", "train.py")
+    assert yaml.safe_load(text)["spec"]["progress"] == {"preset": "lightning"}
+
+
 def test_a_scripts_path_may_be_this_machines(folder: Path) -> None:
     exit_code, text = submit("--script", str(folder / "src/train.py"), "--code", str(folder / "src"))
     assert exit_code == 0, text
@@ -77,6 +85,8 @@ def test_a_manifest_gets_code_and_a_name(folder: Path) -> None:
         (["--script", "other.py", "--code", "src"], "other.py is not in the code of src"),
         (["--script", "secret.py", "--code", "src"], "where .gitignore or .trainmasterignore leaves it out"),
         (["--script", "train.py", "--code", "nowhere"], "nowhere is not there: give the folder that the code is in"),
+        (["--progress-preset", "keras", "--", "train"], "spec.progress.preset"),
+        (["--progress-pattern", "it", "--", "train"], "'it' has no named group, so it says nothing"),
         (["--workers", "0", "--script", "train.py", "--code", "src"], "spec.workers: 0 is too small; use at least 1"),
         (["--name", "Bert", "--script", "train.py", "--code", "src"], "'Bert' is no name of a job"),
         (["nowhere.yaml"], "nowhere.yaml"),

@@ -396,8 +396,12 @@ def check_time(before: JobStatus, status: JobStatus) -> None:
     amounts = {name: getattr(spent, name) or 0.0 for name in TIME_CATEGORIES}
     assert min(amounts.values()) >= 0
     assert round(sum(amounts.values()), 3) == round(max(until - start, 0.0), 3), f"{amounts} from {start} to {until}"
+    # The time before the first step moves between these two.
+    amounts["load"] += amounts.pop("unreported")
     if before.time_spent is not None and before.time_spent.until is not None and before.time_spent.until <= spent.until:
-        shrunk = {name for name in TIME_CATEGORIES if amounts[name] < (getattr(before.time_spent, name) or 0.0)}
+        earlier = {name: getattr(before.time_spent, name) or 0.0 for name in TIME_CATEGORIES}
+        earlier["load"] = round(earlier["load"] + earlier.pop("unreported"), 3)
+        shrunk = {name for name in amounts if round(amounts[name], 3) < earlier[name]}
         assert not shrunk, f"{shrunk} became less"
 
 

@@ -15,6 +15,7 @@ from trainmaster.cli.connection import Connection, connected, path_argument, pat
 from trainmaster.cli.output import ObjectOutput, object_name, print_value
 from trainmaster.cli.program import Command, Part
 from trainmaster.cli.terminal import called, say
+from trainmaster_operator.wire.log_rules import PRESETS
 
 if TYPE_CHECKING:
     from trainmaster.client import TrainingJob
@@ -49,6 +50,18 @@ def submit(
     code: Annotated[
         Path | None, path_option(metavar="DIR", help="Folder of code to upload; the workers start in it.")
     ] = None,
+    progress_pattern: Annotated[
+        str | None,
+        typer.Option(metavar="REGEX", help=r"Lines that show progress, such as 'it (?P<step>\d+) loss (?P<loss>\S+)'."),
+    ] = None,
+    progress_preset: Annotated[
+        str | None,
+        typer.Option(
+            metavar="|".join(PRESETS),
+            help="Framework whose lines show progress; default: auto.",
+            autocompletion=lambda: list(PRESETS),
+        ),
+    ] = None,
     code_claim: Annotated[
         str | None, typer.Option(metavar="NAME", help="PersistentVolumeClaim for code of more than 700 KB.")
     ] = None,
@@ -70,7 +83,7 @@ def submit(
     if file is not None and filename is not None:
         raise typer.BadParameter(f"stands beside the manifest {file}; leave one of them out", param_hint="--filename")
     file = filename or file
-    flags = Flags(name, image, workers, gpus, script, command)
+    flags = Flags(name, image, workers, gpus, script, command, progress_pattern, progress_preset)
     archive = None if code is None else archive_folder(code)
     manifest = manifest_from_file(file, flags) if file is not None else manifest_from_flags(flags, code, archive)
     complete = manifest if archive is None else with_code(manifest, archive, code_claim)

@@ -14,6 +14,7 @@ export const CATEGORIES = {
   stall: "hung, until detected",
   restart: "from a failure to the next attempt",
   load: "imports, model and data, until the first step",
+  unreported: "loading or training: the script reports no steps",
   rendezvous: "until all ranks were up",
   pull: "images and volumes",
   schedule: "waiting for nodes",

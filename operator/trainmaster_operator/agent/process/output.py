@@ -46,8 +46,8 @@ _DUMP = (
     rb"|trace successfully dumped)"
 )
 
-Reader = Callable[[bytes, Sequence[bytes], bytes], None]
-"""A function that takes a stream's new data, the lines that this data completes, and the unfinished next line."""
+Reader = Callable[[Sequence[bytes], bytes], None]
+"""A function that takes the lines that a stream's new data completes, and the unfinished next line."""
 
 
 class PrintedEnd:
@@ -175,7 +175,7 @@ class RotatedLog:
 class Pump:
     """Pump reads a pipe's lines, prints them with a prefix, and keeps them in the file `log`.
 
-    `read` is called with the new data (`Reader`).
+    `read` is called with new lines (`Reader`).
     """
 
     def __init__(
@@ -250,11 +250,10 @@ class Pump:
             lines.append(self._partial[:MAX_LINE_BYTES])
             self._partial = self._partial[MAX_LINE_BYTES:]
         kept = [line for line in lines if b"dump" not in line or not re.search(_DUMP, line)]
-        if len(kept) < len(lines):
-            lines, data = kept, b"".join(line + b"\n" for line in kept) + self._partial
+        lines = kept
         if self._read_progress is not None and (lines or self._partial):
             # If the chunk is full, the unfinished line may end in the middle of a word, so it is left out.
-            self._read_progress(data, lines, self._partial if len(data) < CHUNK_BYTES else b"")
+            self._read_progress(lines, self._partial if len(data) < CHUNK_BYTES else b"")
         if not lines:
             return
         self._tail.extend(line[:MAX_LINE_BYTES] for line in lines)

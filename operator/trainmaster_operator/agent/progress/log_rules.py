@@ -1,6 +1,7 @@
 """This module matches the lines that one rank prints with a framework's preset, or with the job's own pattern. Pure.
 
-If many lines arrive at once, only the newest match counts. A line belongs to a framework if it contains the framework's
+`common_lines` recognises lines that no framework prints. If many lines of a framework arrive at once, only the newest
+match counts. A line belongs to a framework if it contains the framework's
 `mark`. Marks are searched first, because this is cheap. Lines that only training prints are recognised without a
 setting (`auto`). The frameworks print these lines:
 
@@ -25,14 +26,18 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Optional
 
+from trainmaster_operator.agent.progress.common_lines import MARKS, NUMBER, CommonLines, Count, is_evaluation, plain
 from trainmaster_operator.wire.log_rules import AUTO, compile_pattern
 from trainmaster_operator.wire.ranks import RankProgress
 
 MAX_LINE_CHARACTERS = 1_000
 """Only this many characters of a line are matched."""
+MAX_COMMON_LINES = 32
+"""Only so many of the newest lines of one read are matched without a preset, so that a flood of lines costs little."""
 MAX_BARS = 16
 """The most bars of different lengths to remember. Reports of Hugging Face's Trainer show which bar is the Trainer's."""
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m|\x08+")
+"""Colours, and the backspaces of Keras's bar."""
 _WHOLE = ("step", "totalSteps")
 BAR_MARK = b"%|"
 
@@ -44,27 +49,50 @@ class LineMatcher:
         found = Preset(((b"", compile_pattern(pattern)),)) if pattern else PRESETS[preset]
         self._lines, self._mark, self._is_own = found.lines, found.bars, bool(pattern)
         self._sums = Bars(found.first_epoch)
+        self._common = CommonLines() if preset == AUTO and not pattern else None
         self._fields: dict[str, float] = {}
+        """The fields that the preset's or the job's own rules have found."""
         self.progress: Optional[RankProgress] = None
         """The progress that all lines together have shown; None until a line has matched."""
         self.bars: dict[int, Bar] = {}
         """The newest bar of each length."""
 
-    def read(self, data: bytes, lines: Sequence[bytes], unfinished: bytes = b"") -> bool:
+    def read(self, lines: Sequence[bytes], unfinished: bytes = b"") -> bool:
         """Match new output; returns whether it contains new values.
 
-        `data`: all new output, which is searched once for marks. `unfinished`: a line that may continue; in such a line
-        only a complete bar counts.
+        `unfinished`: a line that may continue; in such a line only a complete bar counts.
         """
-        before, bars_before = dict(self._fields), dict(self.bars)
+        before, bars_before = self._found(), dict(self.bars)
+        data = b"\n".join((*lines, unfinished))
         for mark, pattern in self._lines:
             if mark in data:
                 self._match(pattern, [line for line in lines if mark in line])
         if not self._is_own and BAR_MARK in data:
             self._read_bars([line for line in (*lines, unfinished) if BAR_MARK in line])
-        if self._fields != before:
-            self.progress = RankProgress.salvage(self._fields)
-        return self._fields != before or self.bars != bars_before
+        if self._common is not None and not self._fields:
+            self._read_common(self._common, data, lines, unfinished)
+        found = self._found()
+        if found != before:
+            self.progress = RankProgress.salvage(found)
+        return found != before or self.bars != bars_before
+
+    def _found(self) -> dict[str, float]:
+        """Returns all fields. If a framework's lines have matched, other lines don't count."""
+        return dict(self._fields) if self._common is None or self._fields else self._common.fields
+
+    def _read_common(self, common: CommonLines, data: bytes, lines: Sequence[bytes], unfinished: bytes) -> None:
+        data = data.lower()
+        marks = [mark for mark in MARKS if mark in data]
+        if not marks:
+            return
+        lines = [line for line in lines if any(mark in line.lower() for mark in marks)][-MAX_COMMON_LINES:]
+        for line in (*lines, unfinished) if BAR_MARK in unfinished else lines:
+            text = _text(line)
+            bar = read_bar(text) if BAR_MARK in line else None
+            if bar is None or bar.loss is None:
+                common.read(plain(text))
+            elif not is_evaluation(plain(text)):
+                common.add(Count(bar.n, bar.total, bar.epoch, bar.epochs), measured(bar))
 
     def _match(self, pattern: re.Pattern[str], lines: Sequence[bytes]) -> None:
         for line in reversed(lines):
@@ -112,7 +140,7 @@ def read_fields(groups: Mapping[str, Optional[str]]) -> dict[str, float]:
 
 def _text(line: bytes) -> str:
     text = line[: 4 * MAX_LINE_CHARACTERS].decode("utf-8", "replace")[:MAX_LINE_CHARACTERS]
-    return _COLOURS.sub("", text) if "\x1b" in text else text
+    return _COLOURS.sub("", text) if "\x1b" in text or "\x08" in text else text
 
 
 def _number(text: str) -> Optional[float]:
@@ -127,7 +155,6 @@ def _number(text: str) -> Optional[float]:
     return value if len(parts) <= 4 and math.isfinite(value) and abs(value) < 1e100 else None
 
 
-NUMBER = r"[-+]?(?:[0-9]+[.]?[0-9]*|[.][0-9]+)(?:[eE][-+]?[0-9]+)?"
 BAR = re.compile(
     r"(?:^|[:\s])\s*[0-9]{1,3}%\|[^|]*\|\s*(?P<n>[0-9]+)/(?P<total>[0-9]+) "
     rf"\[[0-9:]+<[0-9:?]+,\s*(?P<rate>{NUMBER}|\?)\s?(?P<unit>it/s|s/it)(?P<rest>.*)\]\s*$",
@@ -137,7 +164,7 @@ BAR = re.compile(
 training. A bar below another bar doesn't match, because it ends with an escape sequence that moves the cursor up (tqdm
 4.70: std.py, `format_meter` and `display`)."""
 EPOCH = re.compile(r"[Ee]poch\s+(?P<epoch>[0-9]+)(?:/(?P<epochs>[0-9]+))?", re.ASCII)
-LOSS = re.compile(rf"\b(?:train[_/])?loss(?:_step)?[=:]\s*(?P<loss>{NUMBER})", re.ASCII)
+LOSS = re.compile(rf"\b(?:train[_/])?[Ll]oss(?:_step)?[=:]\s*(?P<loss>{NUMBER})", re.ASCII)
 
 
 class Bar(NamedTuple):
@@ -252,6 +279,6 @@ PRESETS: dict[str, Preset] = {
     "deepspeed": Preset(_DEEPSPEED),
     "torchtune": Preset((_TORCHTUNE,)),
     "tqdm": Preset(bars=BAR_MARK),
-    # Only Lightning's bars count here, recognised by the logger's version that they show.
+    # Lightning's bars are recognised by the logger's version that they show, other bars by their loss (common_lines).
     AUTO: Preset((_HUGGING_FACE, *_DEEPSPEED, _TORCHTUNE), bars=b", v_num=", first_epoch=0),
 }

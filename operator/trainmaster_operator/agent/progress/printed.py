@@ -62,10 +62,10 @@ class Printed:
         """Returns whether the job has its own pattern, so that only a matching line is a sign of life."""
         return bool(self._pattern)
 
-    def read(self, rank: int, data: bytes, lines: Sequence[bytes], unfinished: bytes) -> None:
+    def read(self, rank: int, lines: Sequence[bytes], unfinished: bytes) -> None:
         """Take a rank's new output (`output.Reader`)."""
         now = self.printed_at[rank] = time.monotonic()
-        if self.on_environment is not None and ENVIRONMENT_MARK in data:
+        if self.on_environment is not None:
             line = next((line for line in lines if line.startswith(ENVIRONMENT_MARK)), None)
             if line is not None:
                 self.on_environment(line[len(ENVIRONMENT_MARK) :].decode("utf-8", "replace")[:MAX_ENVIRONMENT])
@@ -82,14 +82,15 @@ class Printed:
             try:
                 self._matching = True
                 signal.setitimer(signal.ITIMER_VIRTUAL, MATCH_SECONDS)
-                found = rules.read(data, lines, unfinished)
+                found = rules.read(lines, unfinished)
             finally:
                 self._matching = False
         except TooSlow:
             self.given_up = True
+            remedy = "write a pattern that finds its place at once, without several .* in a row"
             self._say(
                 f"spec.progress took longer than {MATCH_SECONDS:g} s to match what rank {rank} printed, and is given "
-                "up for this attempt: write a pattern that finds its place at once, without several .* in a row"
+                f"up for this attempt: {remedy if self._pattern else 'set spec.progress.pattern, or preset: none'}"
             )
             return
         finally:

@@ -57,8 +57,12 @@ class TimeSpent(StatusModel):
     stall: float | None = Field(None, description="No progress: hangs until they were detected.")
     load: float | None = Field(
         None,
-        description="From the ranks' start to the attempt's first step: imports, model, data, checkpoint. The whole "
-        "attempt if the script reports no steps.",
+        description="From the ranks' start to the attempt's first step: imports, model, data, checkpoint.",
+    )
+    unreported: float | None = Field(
+        None,
+        description="From the ranks' start, if the script has run for a minute and never reported a step: loading or "
+        "training, nobody knows. Not part of goodput.",
     )
     rendezvous: float | None = Field(None, description="From the containers' start until all ranks were up.")
     restart: float | None = Field(None, description="From a failure to the next attempt: back-off, wait for lost pods.")

@@ -12,9 +12,13 @@ from typing import Any
 from trainmaster_operator.api.times import to_seconds, to_text
 from trainmaster_operator.api.v1alpha1 import Failure, JobStatus, Progress, RecoveryTimes
 from trainmaster_operator.reconciling.observed.situation import Situation
+from trainmaster_operator.reconciling.transition import condition
+from trainmaster_operator.wire.log_rules import FRAMEWORKS, NONE
 from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.stream import Recovery
 
+# Seconds after which ranks that are up and report nothing get a notice, with and without a rule in the spec.
+UNREPORTED_SECONDS, UNMATCHED_SECONDS = 60.0, 120.0
 # Seconds between two writes for progress alone, so that `kubectl get -w` stays readable and the API server idle.
 INTERVAL = 5.0
 
@@ -72,6 +76,61 @@ def newest_progress(situation: Situation) -> Progress | None:
         goodput=old.goodput,
         result=dict(first.result) or old.result,
         reported_at=reported_at,
+    )
+
+
+def with_notice(situation: Situation, progress: Progress | None, phase: str | None) -> Progress | None:
+    """Returns the progress with a notice if the ranks have run for a while and reported nothing, else without one.
+
+    `phase` is the job's phase after the pass.
+    """
+    sentence, noticed = _sentence(situation), None if progress is None else progress.notice
+    due = reports_nothing_at(situation) if phase == "Running" else None
+    if due is not None and due <= situation.now and noticed is None:
+        return (progress or Progress()).model_copy(update={"notice": sentence})
+    if progress is None or noticed != sentence or (phase == "Running" and reports_nothing(situation)):
+        return progress
+    without = progress.model_copy(update={"notice": None})
+    return None if without == Progress() else without
+
+
+def reports_nothing_at(situation: Situation) -> float | None:
+    """Returns when the notice about ranks that report nothing is due; None if they do, or if that can't be known."""
+    up, spec = condition(situation.status.conditions, "Running"), situation.spec.progress
+    is_up = situation.status.phase == "Running" and up is not None and up.status == "True"
+    if spec is not None and spec.preset == NONE:
+        return None
+    if not is_up or up is None or not situation.has_leaders_reports or not reports_nothing(situation):
+        return None
+    has_rule = spec is not None and (spec.pattern is not None or spec.preset in FRAMEWORKS)
+    return situation.after(up.last_transition_time, UNMATCHED_SECONDS if has_rule else UNREPORTED_SECONDS)
+
+
+def reports_nothing(situation: Situation) -> bool:
+    """Returns whether the ranks of this attempt have reported nothing, and no earlier ones have reported a step."""
+    status, observed = situation.status, situation.observed
+    published = status.progress or Progress()
+    has_now = observed.progress_attempt == status.attempt and any(observed.progress.values())
+    had = published.reported_at is not None and is_of_current_ranks(status, published.attempt)
+    return not has_now and not had and published.furthest_step is None
+
+
+def _sentence(situation: Situation) -> str:
+    spec = situation.spec.progress
+    if spec is not None and spec.pattern is not None:
+        return (
+            f"spec.progress.pattern has matched no line for {UNMATCHED_SECONDS / 60:.0f} min: compare it with the "
+            "lines that the script prints (docs/progress.md)"
+        )
+    if spec is not None and spec.preset in FRAMEWORKS:
+        return (
+            f"spec.progress.preset {spec.preset} has matched no line for {UNMATCHED_SECONDS / 60:.0f} min: if the "
+            "script prints other lines, set spec.progress.pattern instead (docs/progress.md)"
+        )
+    return (
+        "the script reports no progress: if it is training, call `from trainloop import progress; "
+        "progress.heartbeat(step)` in each step, or set spec.progress.pattern to the lines that it prints "
+        "(docs/progress.md)"
     )
 
 

@@ -7,6 +7,8 @@ compared with the last published progress (`status.progress`).
 
 - **Before the first step**, the slowest worker counts: when its pod was created, had a node, ran, and its ranks were
   up.
+- **While no step was ever reported**, nobody knows whether the ranks load or train. Once they have run for
+  UNREPORTED_SECONDS without a report, or have succeeded, this time is `unreported`. With the first step it is `load`.
 - **Once steps are finished**, an interval ends at a report. First, the ranks' waits for data, checkpoints and
   evaluation are booked. The rest is recompute up to the furthest step of any attempt, and productive beyond it. An
   interval without a finished step stays open, because a long step can't be distinguished from a hang.
@@ -30,12 +32,13 @@ from dataclasses import dataclass, field
 from trainmaster_operator.api.times import to_seconds, to_text
 from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES, JobStatus, Progress, TimeSpent
 from trainmaster_operator.reconciling.observed.situation import RUN_PHASES, Situation
-from trainmaster_operator.reconciling.status.progress import is_of_current_ranks
+from trainmaster_operator.reconciling.status.progress import UNREPORTED_SECONDS, is_of_current_ranks, reports_nothing
 from trainmaster_operator.reconciling.transition import StatusChange, condition
 from trainmaster_operator.wire.ranks import RankProgress
 
 # Seconds. If the booked time is further ahead of the clock than this, the clock was wrong at the booking.
 LONGEST_WAIT_FOR_THE_CLOCK = 3600.0
+_NOT_OF_GOODPUT = ("suspended", "unobserved", "unreported")
 # Sections whose time has a category of the same name, used if the ranks don't report a counter for the section.
 _SECTIONS = ("checkpoint", "evaluate", "finish")
 _WAITS = ("data", "checkpoint", "evaluate")
@@ -56,12 +59,13 @@ def book_time(before: Situation, after: JobStatus) -> JobStatus:
         books.turn_back(start, end)
     else:
         _book(books, before, after, end)
+    books.settle(before, after)
     return books.close(after)
 
 
 def goodput(time: TimeSpent) -> float | None:
-    """Returns the share of the booked time that new steps took. Suspended and unobserved time is excluded."""
-    active = sum(getattr(time, name) or 0.0 for name in TIME_CATEGORIES if name not in ("suspended", "unobserved"))
+    """Returns the share of the booked time that new steps took. Suspended and unknown time is excluded."""
+    active = sum(getattr(time, name) or 0.0 for name in TIME_CATEGORIES if name not in _NOT_OF_GOODPUT)
     return round((time.productive or 0.0) / active, 3) if active > 0 else None
 
 
@@ -112,6 +116,17 @@ class _Books:
         if until > self.cursor:
             self.sums[category] += until - self.cursor
             self.cursor = until
+
+    def settle(self, before: Situation, after: JobStatus) -> None:
+        """Moves the time before the first step into its category."""
+        total = self.sums["load"] + self.sums["unreported"]
+        is_unknown = self.furthest is None and reports_nothing(before)
+        up = condition(before.status.conditions, "Running")
+        if is_unknown and not self.sums["unreported"] and after.phase != "Succeeded":
+            runs = before.status.phase == "Running" and up is not None and up.status == "True"
+            since = to_seconds(up.last_transition_time) if runs and up is not None else None
+            is_unknown = since is not None and before.now - since >= UNREPORTED_SECONDS
+        self.sums |= {"load": 0, "unreported": total} if is_unknown else {"load": total, "unreported": 0}
 
     def turn_back(self, start: int, end: int) -> None:
         """Reduces the sums to the clock's time if the clock is far behind the booked time."""

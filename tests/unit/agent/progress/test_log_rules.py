@@ -16,7 +16,7 @@ from trainmaster_operator.agent.progress.log_rules import LineMatcher, read_fiel
 def read(rules: LineMatcher, *lines: str, unfinished: str = "") -> dict[str, Any]:
     """Returns the progress in the lines, which arrive in one piece."""
     encoded = [line.encode() for line in lines]
-    rules.read(b"\n".join([*encoded, unfinished.encode()]), encoded, unfinished.encode())
+    rules.read(encoded, unfinished.encode())
     return {} if rules.progress is None else rules.progress.to_wire()
 
 
@@ -186,9 +186,9 @@ def test_a_pattern_of_the_jobs_own() -> None:
 
 def test_only_what_says_something_new_is_news() -> None:
     rules = LineMatcher(r"step (?P<step>\d+)", "auto")
-    assert rules.read(b"step 1\n", [b"step 1"]) is True
-    assert rules.read(b"step 1\n", [b"step 1"]) is False
-    assert rules.read(b"other\n", [b"other"]) is False
+    assert rules.read([b"step 1"]) is True
+    assert rules.read([b"step 1"]) is False
+    assert rules.read([b"other"]) is False
 
 
 def test_speeds_are_told_in_seconds() -> None:
@@ -199,5 +199,5 @@ def test_speeds_are_told_in_seconds() -> None:
 @given(st.lists(st.binary(max_size=200), max_size=5), st.binary(max_size=100))
 def test_any_output_is_read(lines: list[bytes], unfinished: bytes) -> None:
     for preset in ("auto", "tqdm", "lightning", "huggingface", "torchtune", "deepspeed"):
-        LineMatcher("", preset).read(b"\n".join([*lines, unfinished]), lines, unfinished)
-    LineMatcher(r"(?P<step>.*) (?P<loss>.*)(?P<etaSeconds>.)", "auto").read(b"\n".join(lines), lines)
+        LineMatcher("", preset).read(lines, unfinished)
+    LineMatcher(r"(?P<step>.*) (?P<loss>.*)(?P<etaSeconds>.)", "auto").read(lines)

@@ -51,7 +51,7 @@ class Ranks:
         self.sources = Sources(made, range(2), START, heartbeats, self.printed, self.counters)
 
     def print(self, line: str, rank: int = 0) -> None:
-        self.printed.read(rank, line.encode() + b"\n", [line.encode()], b"")
+        self.printed.read(rank, [line.encode()], b"")
 
     def report(self, step: int | None, total: int = 60) -> None:
         values = {"total_steps": total, **({} if step is None else {"current_step": step})}

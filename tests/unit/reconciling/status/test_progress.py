@@ -9,8 +9,8 @@ import pytest
 
 from tests.unit.reconciling.builders import NOW, all_up, decided, job, observed, pod, pods, running, said
 from trainmaster_operator.api.times import to_text
-from trainmaster_operator.api.v1alpha1 import Failure, JobStatus, Progress, RecoveryTimes
-from trainmaster_operator.reconciling.observed.snapshot import Observed
+from trainmaster_operator.api.v1alpha1 import Condition, Failure, JobStatus, Progress, RecoveryTimes
+from trainmaster_operator.reconciling.observed.snapshot import Observed, StreamView
 from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.stream import Recovery
 
@@ -111,7 +111,7 @@ def test_a_loss_has_as_many_digits_as_people_read() -> None:
 
 def test_an_older_attempts_progress_is_no_news() -> None:
     status = decided(job(running(attempt=2)), training(attempt=1)).status
-    assert status.progress is None
+    assert progress_of(status).step is None
 
 
 def test_after_a_clock_was_set_back_news_goes_on() -> None:
@@ -229,3 +229,61 @@ def test_a_failure_has_the_furthest_step_of_any_attempt(
     )
     failure = decided(job(before), seen).status.failures[0]
     assert (failure.attempt, failure.step) == (1, step)
+
+
+class TestNotices:
+    """Ranks that are up and report nothing get a notice with the line that mends it, until something is reported."""
+
+    def status_after(self, seconds: float, status: JobStatus | None = None, **spec: Any) -> JobStatus:
+        since = Condition(type="Running", status="True", reason="AllRanksUp", last_transition_time=to_text(NOW))
+        before = status or running(ago=0, conditions=[since])
+        return decided(job(before, **spec), observed(*all_up()), NOW + seconds).status
+
+    def test_a_script_without_progress_is_noticed_after_a_minute(self) -> None:
+        assert self.status_after(59).progress is None
+        first = self.status_after(61)
+        assert first.progress == Progress(
+            notice="the script reports no progress: if it is training, call `from trainloop import progress; "
+            "progress.heartbeat(step)` in each step, or set spec.progress.pattern to the lines that it prints "
+            "(docs/progress.md)"
+        )
+        assert self.status_after(600, first).progress == first.progress
+
+    def test_the_operator_comes_back_to_write_it(self) -> None:
+        since = Condition(type="Running", status="True", reason="AllRanksUp", last_transition_time=to_text(NOW))
+        waiting = decided(job(running(ago=0, conditions=[since])), observed(*all_up()), NOW + 20)
+        assert waiting.requeue_after == pytest.approx(40)
+
+    @pytest.mark.parametrize(
+        ("rule", "words"),
+        [
+            ({"preset": "lightning"}, "spec.progress.preset lightning has matched no line for 2 min"),
+            ({"pattern": r"it (?P<step>\d+)"}, "spec.progress.pattern has matched no line for 2 min"),
+        ],
+    )
+    def test_a_rule_that_matches_nothing_is_named_after_two_minutes(self, rule: dict[str, str], words: str) -> None:
+        assert self.status_after(119, progress=rule).progress is None
+        assert words in str(progress_of(self.status_after(121, progress=rule)).notice)
+
+    def test_nothing_is_noticed_if_the_job_wants_no_progress(self) -> None:
+        assert self.status_after(600, progress={"preset": "none"}).progress is None
+
+    def test_it_goes_with_the_first_report(self) -> None:
+        noticed = self.status_after(61)
+        assert progress_of(decided(job(noticed), training(NOW + 70), NOW + 70).status).notice is None
+
+    def test_it_goes_when_the_job_ends(self) -> None:
+        ends = observed(*(said(worker, "Finished", at=NOW + 90) for worker in (0, 1)))
+        ended = decided(job(self.status_after(61)), ends, NOW + 91).status
+        assert (ended.phase, ended.progress) == ("Succeeded", None)
+
+    def test_a_job_whose_earlier_attempt_reported_steps_is_not_noticed(self) -> None:
+        first = decided(job(running()), training()).status
+        later = running(2, ago=0, progress=first.progress)
+        assert progress_of(decided(job(later), observed(*all_up(2), attempt=2), NOW + 900).status).notice is None
+
+    def test_without_the_leaders_stream_nothing_is_known(self) -> None:
+        noticed = self.status_after(61)
+        alone = replace(observed(*all_up()), stream=StreamView())
+        assert decided(job(noticed), alone, NOW + 70).status.progress == noticed.progress
+        assert decided(job(running(ago=0)), alone, NOW + 900).status.progress is None

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.unit.reconciling.builders import NOW, container, decided, job, observed, pod, pods, running, said
 from tests.unit.reconciling.world import check_time
 from trainmaster_operator.api.times import to_seconds, to_text
-from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES, JobStatus, Stall
+from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES, Condition, JobStatus, Stall
 from trainmaster_operator.reconciling import decide
 from trainmaster_operator.reconciling.observed.snapshot import Observed, PodView, StreamView
 from trainmaster_operator.rendering import Settings
@@ -286,3 +286,29 @@ def test_in_any_history_the_categories_are_the_time_since_the_start_and_only_gro
         ):
             assert (to_seconds(after.time_spent.until) or 0.0) < now + 0.002, "time is booked that hasn't been"
         status = JobStatus.model_validate(after.model_dump(by_alias=True))
+
+
+class TestAScriptThatReportsNothing:
+    """Nobody knows whether it loads or trains, so its time is neither."""
+
+    def silent(self, *ends: Any, at: float, status: JobStatus | None = None) -> JobStatus:
+        since = Condition(type="Running", status="True", reason="AllRanksUp", last_transition_time=to_text(NOW))
+        before = status or running(1, ago=0, start_time=to_text(NOW), conditions=[since])
+        up = tuple(said(worker, "Running", ago=0) for worker in (0, 1))
+        return go_on(before, observed(*(ends or up)), at)
+
+    def test_a_minute_after_the_ranks_are_up_the_time_is_unreported(self) -> None:
+        assert spent(self.silent(at=61)) == {"unreported": 61}
+
+    def test_it_was_load_if_a_step_comes_late(self) -> None:
+        status = go_on(self.silent(at=61), trained(1, 101.0, start_step=0), 101.0)
+        assert spent(status) == {"load": 100, "productive": 1}
+
+    def test_a_short_script_that_succeeds_is_unreported_too(self) -> None:
+        ends = [said(worker, "Finished", at=NOW + 20) for worker in (0, 1)]
+        status = self.silent(*ends, at=21)
+        assert (status.phase, spent(status)) == ("Succeeded", {"unreported": 20, "finish": 1})
+
+    def test_a_script_that_soon_fails_was_loading(self) -> None:
+        ends = [said(worker, "Failed", at=NOW + 5) for worker in (0, 1)]
+        assert "unreported" not in spent(self.silent(*ends, at=6))
