@@ -32,7 +32,7 @@ _PREFIX = r"\[(?:rank|default)\d{1,9}\]: ?"
 _CARETS = r"[ \t|]+[~^][~^ \t]*"
 # torch's and NCCL's own log lines, and those of tools that end after the exception.
 _NOISE = re.compile(
-    r"\[?[WEIF]\d{4} \d\d:|\S{1,200}:\d+:\d+ \[\d+\] NCCL |wandb: |terminate called |Exception raised from "
+    r"\[?[WEIF]\d{3,4} \d\d:|\S{1,200}:\d+:\d+ \[\d+\] NCCL |wandb: |terminate called |Exception raised from "
 )
 _HEAD = "Traceback (most recent call last):"
 _GROUP_HEAD = "Exception Group Traceback"
@@ -153,7 +153,7 @@ def condensed(text: str, limit: int) -> str:
         return last_lines(text, limit)
     block = blocks[place]
     size = sum(len(line) + 1 for line in lines[block.start : block.end])
-    if size <= limit:
+    if size <= limit or not block.frames:
         return last_lines("\n".join(lines[: block.end]), limit)
     own = [frame for frame in block.frames if not _LIBRARIES.search(frame.file)] or list(block.frames[-1:])
     message, used = "\n".join(lines[block.at : block.end]), len(_HEAD) + 1

@@ -241,6 +241,7 @@ PIECES = (PLAIN, LIBRARY, LOADER, CHAINED, GROUP, LAUNCHED, FATAL, ABORTED, OOM,
 )
 @example('  File "' + "a" * 70_000)
 @example("[rank" * 20_000)
+@example(HEAD + "  File train.py\n" * 100 + "ValueError: x")
 @example("a." * 40_000 + "\n" + HEAD * 3_000)
 @example("  " + "~" * 30_000 + "^ " * 20_000)
 @example("  |" * 30_000)
