@@ -439,6 +439,46 @@ class AttemptFailed(NamedTuple):
         return changes.finish(state, run, now) if run is not None and run.emptied else state
 
 
+class RankRaised(NamedTuple):
+    """A rank has reported an exception that ends it. The process still lives: its exit takes a while.
+
+    If the exception only shows that a peer is lost, the rank's end counts as before, so that the rank at fault has time
+    to end first.
+    """
+
+    local_rank: int
+    pid: int
+    error: str
+
+    def update(self, state: State, now: Now) -> State:
+        run = state.run
+        if run is None or run.provoked or run.ranks.get(self.local_rank) != self.pid or self.local_rank in run.endings:
+            return state
+        # Python exits with 1 after an exception.
+        rank = run.first_rank + self.local_rank
+        report = classify(changes.current_report(state, now), Ending(1), rank, self.error, 0)
+        if not report.culprit or run.planned or (run.terminated and state.ended is not None and state.ended.culprit):
+            return state
+        state = state._replace(run=run._replace(raised={**run.raised, self.local_rank: now.steady}))
+        return continuing.rank_failed(state, report, now)
+
+
+class GroupWatched(NamedTuple):
+    """A process has imported torch, and will report its process group."""
+
+    pid: int
+
+    def update(self, state: State, _now: Now) -> State:
+        return state.change_run(lambda run: run._replace(watched=run.watched | {self.pid}))
+
+
+class GroupFormed(NamedTuple):
+    """A process has formed a group with other ranks."""
+
+    def update(self, state: State, _now: Now) -> State:
+        return state.change_run(lambda run: run._replace(met=True))
+
+
 class RankProvoked(NamedTuple):
     """A hung rank was ended in a way that makes it print its stacks."""
 
@@ -460,7 +500,10 @@ class ProcessEnded(NamedTuple):
     """Pids of other ranks that have ended, but whose events haven't been handled yet."""
 
     def update(self, state: State, now: Now) -> State:
+        before = state.run
         state = state.change_run(lambda run: ranks.process_ended(run, state.ended, *self))
+        if before is not None and not before.terminated and self.pid in map(before.ranks.get, before.leaving):
+            state = changes.post(state, actions.KillRemains(self.pid))
         # After any other end, the rank is examined before the report is changed.
         left_well = self.ending is not None and self.ending.exit_code == 0
         return continuing.refreshed(state, now) if left_well else state
