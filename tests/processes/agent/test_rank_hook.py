@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,6 +58,17 @@ def begin(job: Job, zipapp: list[str], script: str, python: str = sys.executable
     return agent
 
 
+def reported(stream: Stream, state: str = "Failed", worker: int = 0) -> dict[str, Any]:
+    """Returns a worker's report. Importing torch takes long on a busy machine."""
+
+    def matches(line: dict[str, Any]) -> bool:
+        report = line.get("report") or {}
+        return (report.get("state"), report.get("worker")) == (state, worker)
+
+    line = next(filter(matches, stream.seen), None) or stream.until(matches, 120.0)
+    return dict(line["report"])
+
+
 WAYS = {
     "exec": {},
     "torchrun": {"TRAINMASTER_LAUNCHER": "torchrun"},
@@ -70,7 +82,7 @@ def test_an_exception_is_reported_while_the_process_still_exits(way: str, zipapp
     environ = {"TRAINMASTER_CGROUP_ROOT": str(without_memory(job))} if way == "cold" else {}
     environ |= {"PYTHONPATH": stand_in(job)} if way in ("cold", "warm") else {}
     agent = begin(job, zipapp, SLOW.format(hook=TORCHS if way == "exec" else ""), **environ, **WAYS[way])
-    report = Stream(agent).until_report("Failed")["report"]
+    report = reported(Stream(agent))
     assert [way] == [line.split()[3].rstrip(":") for line in starts(agent)] or way in ("exec", "torchrun")
     assert not (job.folder / "saved").exists(), "a function registered with atexit still runs"
     assert (report["reason"], report["exitCode"], report["rank"], report["culprit"]) == ("Error", 1, 0, True)
@@ -82,7 +94,7 @@ def test_an_exception_is_reported_while_the_process_still_exits(way: str, zipapp
 
 def test_an_exception_that_ends_nothing_is_not_reported(zipapp: list[str], job: Job) -> None:
     agent = begin(job, zipapp, EXPLICIT)
-    report = Stream(agent).until_report("Failed")["report"]
+    report = reported(Stream(agent))
     assert (report["exitCode"], "well" in agent.output()) == (3, True)
 
 
@@ -93,8 +105,20 @@ def test_a_hook_of_the_users_own_decides_about_the_exit_code(chained: bool, zipa
     agent = begin(job, zipapp, SLOW.format(hook=hook))
     until_lines(agent, "[rank 0]: begins")
     (job.folder / "reported").touch()
-    report = Stream(agent).until_report("Failed")["report"]
+    report = reported(Stream(agent))
     assert report["exitCode"] == 7
+
+
+@pytest.mark.parametrize("meet", [True, False])
+def test_ranks_that_never_meet_are_reported(meet: bool, zipapp: list[str], job: Job) -> None:
+    group = "import torch.distributed as dist\ndist.init_process_group('gloo')\ndist.barrier()\n" if meet else ""
+    (job.folder / "train.py").write_text(f"import torch\n{group}dist = None")
+    agents = [job.agent(worker) for worker in (0, 1)]
+    for agent in agents:
+        agent.start(sys.executable, str(job.folder / "train.py"), agent=zipapp)
+    job.annotate(job.assignment(1, workers=(0, 1)))
+    stream = Stream(agents[0])
+    assert [reported(stream, "Finished", worker).get("alone", False) for worker in (0, 1)] == [not meet] * 2
 
 
 def test_the_sitecustomize_of_the_image_runs_too(zipapp: list[str], image: Path, job: Job) -> None:
@@ -103,5 +127,5 @@ def test_the_sitecustomize_of_the_image_runs_too(zipapp: list[str], image: Path,
     (packages / "sitecustomize.py").write_text("import builtins; builtins.of_the_image = __file__")
     agent = begin(job, zipapp, "print(of_the_image, flush=True)\n" + SLOW.format(hook=""), python=str(image))
     until_lines(agent, f"[rank 0]: {packages / 'sitecustomize.py'}")
-    Stream(agent).until_report("Failed")
+    reported(Stream(agent))
     assert not (job.folder / "saved").exists()

@@ -25,7 +25,7 @@ from trainmaster_operator.wire import values
 MAX_LOG_LINES = 12
 # Patterns of the agent's messages about a failed start and about a hang.
 _NO_TORCH, _NO_PROGRAM = "has no torch", re.compile(r"command not found: '?([^'\s]+)'?")
-_SILENT = "no progress"
+_SILENT, _EARLY = "no progress", " finished while rank "
 _HOW = re.compile(r"(?:ended with exit code \d+|was killed by signal \d+(?: \(\w+\))?): ")
 _NATIVE = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE")
 OTHERS, DEVICE = "waits in a collective", "waits for its device"
@@ -70,6 +70,9 @@ def _finding(situation: Situation, failure: Failure) -> Finding:
     def found(cause: str, clause: str, *remedies: str) -> Finding:
         return Finding(cause, clause, lines, (*(Step(remedy) for remedy in remedies if remedy), *more))
 
+    if _EARLY in failure.message:
+        early, use, *_ = failure.message.split("; ")
+        return found("RanksUneven", early, use)
     if reason == "Hung" or (reason == "AgentLost" and _SILENT in failure.message):
         return _hang(situation, failure, evidence)
     if reason == "OOMKilled":

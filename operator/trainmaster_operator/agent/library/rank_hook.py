@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 _FIFO = os.environ.get("TRAINMASTER_RANKS_FILE", "")
 _C10D = "torch.distributed.distributed_c10d"
-_OTHERS = ("horovod", "mpi4py", "ray", "torch_xla", "jax", "tensorflow", "byteps", "oneflow", "paddle")
-"""By these libraries, ranks meet without torch's process group."""
+_OTHERS = ("horovod", "mpi4py", "ray", "torch_xla", "jax", "tensorflow", "byteps", "paddle", "trainloop.continuing")
+"""By these libraries, ranks meet without torch's own functions."""
 _HOOKS = (__name__, "torch", "wandb")
 """Exception hooks of these modules call the hook before them, and change nothing about the exit."""
 _MOST_CHARACTERS = 65_536

@@ -15,7 +15,7 @@ from trainmaster_operator.agent.planner.actions import KillRemains, Regroup
 from trainmaster_operator.agent.planner.classification import Ending, classify
 from trainmaster_operator.agent.planner.state import Now, Preparation, Run, SavedReport, State
 from trainmaster_operator.wire.assignment import Assignment
-from trainmaster_operator.wire.limits import ALONE_SECONDS
+from trainmaster_operator.wire.limits import ALONE_SECONDS, MAX_FINISHED_RANKS
 from trainmaster_operator.wire.report import Report
 
 V = TypeVar("V")
@@ -165,7 +165,9 @@ def rank_failed(state: State, report: Report, now: Now) -> State:
     local_rank = None if report.rank is None else report.rank - run.first_rank
     if joins(state, report.rank):
         return _failed_to_join(state, run, report, now)
-    report = report._replace(able=others_are_able(run, local_rank))
+    left = [rank for rank, ending in run.endings.items() if ending is not None and ending.exit_code == 0]
+    finished = tuple(run.first_rank + rank for rank in sorted(left) if rank != local_rank)
+    report = report._replace(able=others_are_able(run, local_rank), finished=finished[:MAX_FINISHED_RANKS])
     waits = patience(state, local_rank)
     # Other ranks may reveal a better cause if they get SIGTERM a moment later.
     delay = waits or (ranks.FAILURE_GRACE if run.living and not report.culprit else 0.0)

@@ -38,6 +38,10 @@ would exit as soon as its leader is lost, before an operator could watch the nex
 for the kubelet's back-off (measured: 10, 20, 40 s)."""
 
 
+MEET_SECONDS = 120.0
+"""Ranks that make steps this long after their start without a process group are reported to train alone."""
+
+
 class OwnEvent(Protocol):
     """OwnEvent is the interface of this module's events."""
 
@@ -256,6 +260,7 @@ class Launched(NamedTuple):
             continued=state.assignment.continues is not None,
             present=present,
             absent=tuple(rank for rank in everyone if rank not in present),
+            launched_at=now.steady,
         )
         state = state._replace(way=state.way.launched(state.started, now.wall), run=run)
         # The environment is described after the start, so that the start doesn't wait for it.
@@ -395,9 +400,14 @@ class Progressed(NamedTuple):
     first_step_at: Optional[float] = None
     """When the last rank of this worker finished the attempt's first step (seconds since the epoch)."""
 
-    def update(self, state: State, _now: Now) -> State:
+    def update(self, state: State, now: Now) -> State:
         if self.line.attempt != state.started:
             return state
+        report, steps = state.report, [rank.step for rank in self.line.ranks.values() if rank.step]
+        if steps and report is not None and report.state == "Running" and state.run is not None:
+            alone = state.ranks_are_alone and now.steady >= state.run.launched_at + MEET_SECONDS
+            if alone != report.alone:
+                state = state._replace(report=report._replace(alone=alone, at=now.wall))
         line = self.line._replace(recovery=measured(state.way, self.line, self.first_step_at))
         return changes.post(state._replace(progress=line), actions.Publish(line))
 

@@ -17,6 +17,7 @@ from trainmaster_operator.api.times import to_text
 from trainmaster_operator.api.v1alpha1 import Failure
 from trainmaster_operator.reconciling.observed.situation import Situation
 from trainmaster_operator.reconciling.observed.snapshot import PodView
+from trainmaster_operator.reconciling.status.doubts import finished_early
 from trainmaster_operator.wire.report import FAILURE_REASONS, Report
 from trainmaster_operator.wire.tracebacks import read_exception
 
@@ -101,7 +102,10 @@ def failure_of(situation: Situation, report: Report) -> Failure:
     details += [f"pod {name}", *([f"node {node}"] if node else [])]
     who = f"worker {report.worker}" if report.rank is None else f"rank {report.rank}"
     ended = f"{who} ({', '.join(details)}) {_how_it_ended(report, reason)}"
-    if raised is not None:
+    early = finished_early(situation, report) if reason in ("PeerLost", "Hung") else ""
+    if early:
+        message = f"{early}; {ended}"
+    elif raised is not None:
         place = f", at {raised.location}" if raised.location else ""
         message = f"{raised.exception}{place}; {ended}"
     else:

@@ -17,6 +17,7 @@ from trainmaster_operator.reconciling.observed.spares import desired_workers, re
 from trainmaster_operator.reconciling.policies.quarantine import forgive
 from trainmaster_operator.reconciling.policies.requests import due_stacks
 from trainmaster_operator.reconciling.policies.startup import gravest_problem
+from trainmaster_operator.reconciling.status.doubts import with_notice
 from trainmaster_operator.reconciling.status.progress import due_progress, newest_progress, with_recovery
 from trainmaster_operator.reconciling.status.time_spent import book_time
 from trainmaster_operator.reconciling.transition import NO_CHANGE, StatusChange, Transition, condition, with_condition
@@ -37,7 +38,7 @@ def next_status(situation: Situation, transition: Transition) -> JobStatus:
         # The pods of an ended job are being deleted, so counting them would only cause writes.
         replicas=0 if is_over else len(situation.pods.keys() - spares),
         selector=f"{JOB_UID_LABEL}={situation.job.uid}",
-        progress=due_progress(situation, is_terminal=is_over),
+        progress=with_notice(situation, due_progress(situation, is_terminal=is_over)),
         stacks_request=due_stacks(situation, transition.phase),
         conditions=_conditions(situation, transition),
     )
@@ -49,7 +50,7 @@ def next_status(situation: Situation, transition: Transition) -> JobStatus:
     if status == situation.status and not is_recovery_due:
         return status
     # Progress and accounting don't cause a write, but every written status contains their newest values.
-    news = StatusChange(progress=newest_progress(situation), failures=failures)
+    news = StatusChange(progress=with_notice(situation, newest_progress(situation)), failures=failures)
     return book_time(situation, news.apply(status))
 
 

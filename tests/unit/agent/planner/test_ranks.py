@@ -11,7 +11,9 @@ from trainmaster_operator.agent.planner import actions, events
 from trainmaster_operator.agent.planner.classification import Ending
 from trainmaster_operator.agent.planner.ranks import FAILURE_GRACE, PROVOKED_SECONDS, RAISED_GRACE, SAVING_POLL_SECONDS
 from trainmaster_operator.wire.joining import Stop
+from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.report import Report
+from trainmaster_operator.wire.stream import ProgressLine
 
 from .simulated import Agent
 
@@ -66,6 +68,32 @@ def test_an_exception_that_is_no_cause_is_left_to_the_ranks_end(error: str) -> N
     agent.give(events.RankRaised(1, 12, error), events.RankRaised(0, 99, "KeyError: 1"))
     assert agent.state.ended is None
     assert agent.state.run is not None and not agent.state.run.raised
+
+
+def test_a_failed_rank_s_report_names_the_ranks_that_had_finished() -> None:
+    agent = torchrun()
+    agent.evidence = BROKEN
+    agent.give(events.ProcessEnded(11, Ending(0)), events.ProcessEnded(12, Ending(1)))
+    assert (report(agent).rank, report(agent).finished, report(agent).culprit) == (3, (2,), False)
+
+
+@pytest.mark.parametrize("way", ["alone", "met", "one unwatched"])
+def test_ranks_that_finish_without_a_group_are_reported(way: str) -> None:
+    agent = torchrun().give(events.RanksUp(1), events.GroupWatched(11))
+    if way != "one unwatched":
+        agent.give(events.GroupWatched(12))
+    line = ProgressLine(1, 1, {2: RankProgress(step=5)}, agent.wall)
+    agent.give(events.Progressed(line))
+    assert not report(agent).alone
+    agent.wait(events.MEET_SECONDS).give(events.Progressed(line))
+    assert report(agent).alone is (way != "one unwatched")
+    if way == "met":
+        agent.give(events.GroupFormed(), events.Progressed(line))
+        assert not report(agent).alone
+    for pid in (11, 12, agent.pid):
+        agent.give(events.ProcessEnded(pid, Ending(0)))
+    agent.give(events.RunEmptied())
+    assert (report(agent).state, report(agent).alone) == ("Finished", way == "alone")
 
 
 def test_after_a_mere_broken_connection_the_others_may_still_show_the_cause() -> None:
