@@ -122,7 +122,7 @@ def test_a_worker_that_stands_still_as_a_whole_is_named_and_its_pod_replaced(sce
     scenario.succeeds(attempt=2, restarts=1)
     failure = scenario.failures[0]
     assert (failure["reason"], failure["worker"], failure["pod"]) == ("AgentLost", 1, f"{scenario.name}-1"), failure
-    assert "its agent doesn't answer: no answer from worker 1 | rank " in failure["message"]
+    assert "its agent doesn't answer: no answer from worker 1; rank " in failure["message"]
     assert "the limit is failurePolicy.hang.progressSeconds 2 s" in failure["message"]
     after = scenario.uids()
     assert all(after[name] == uid for name, uid in before.items() if name in after and not name.endswith("-1"))

@@ -101,7 +101,7 @@ def _failed(failure: Mapping[str, Any], error: str, workers: int) -> dict[str, A
     who = f"worker {failure['worker']}" + (f" (rank {failure['rank']})" if "rank" in failure else "")
     message = f"{who} ended with exit code {failure['exitCode']}"
     if error.strip():
-        message += ": " + " | ".join(line.strip() for line in error.strip().splitlines()[-3:])
+        message += ": " + error.strip().splitlines()[-1].strip()
     whole = {
         "attempt": 1,
         "pod": f"job-{failure['worker']}",

@@ -25,8 +25,8 @@ from trainmaster_operator.wire.values import mapping, mappings, number, text, wh
 UNSEEN = "No operator has accepted this job yet. If this lasts, check that an operator serves its namespace."
 MAX_SENTENCE = 300
 _MAX_MESSAGE = 4_000
-# The beginning of a failure's message (reconciling/policies/attribution.py). The rank's last lines come after it.
-_WHO = re.compile(r"worker (?P<worker>\d{1,10}) \((?:rank (?P<rank>\d{1,10}), )?pod [^()]{1,600}\) ")
+# The rank or worker in a failure's message, with its pod and node (reconciling/policies/attribution.py).
+_WHO = re.compile(r"((?:rank|worker) \d{1,10}) \((?:worker \d{1,10}, )?pod [^()]{1,600}\) ")
 # For these reasons, a job can wait without pods in any phase.
 _HELD = ("Queued", "SchedulingBackoff")
 # A recovery's phases in order, by the fields of RecoveryTimes (api/v1alpha1/status.py).
@@ -54,6 +54,8 @@ class FailureView:
         self.pod = text(raw.get("pod"), 253)
         self.node = text(raw.get("node"), 253)
         self.exit_code = whole(raw.get("exitCode"))
+        self.exception = text(raw.get("exception"))
+        self.location = text(raw.get("location"))
         self.failed_at = _time(raw.get("failedAt"))
         # How many identical failures in a row this one stands for, and the first of them.
         self.count = whole(raw.get("count")) or 1
@@ -98,14 +100,9 @@ class FailureView:
 
     @property
     def last_line(self) -> str:
-        """Returns the culprit and its last line, such as "rank 1 ended with exit code 1: ValueError: lost"."""
+        """Returns the cause, such as "ValueError: lost, at train.py:41 in step; rank 1 ended with exit code 1"."""
         first = self.message[:_MAX_MESSAGE].strip().partition("\n")[0]
-        match = _WHO.match(first)
-        if match is not None:
-            who = f"rank {match['rank']}" if match["rank"] else f"worker {match['worker']}"
-            how, colon, lines = first[match.end() :].partition(": ")
-            first = f"{who} {how}{colon}{lines.rpartition(' | ')[2]}"
-        return first[:MAX_SENTENCE] or self.reason
+        return _WHO.sub(r"\1 ", first)[:MAX_SENTENCE] or self.reason
 
 
 class JobView:

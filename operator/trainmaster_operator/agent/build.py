@@ -41,7 +41,7 @@ _LIBRARY = (
     *("distributed/__init__.py", "distributed/diagnostics.py", "distributed/serialization.py"),
     *("errors.py", "progress.py"),
 )
-_STAND_IN = "agent/library/stand_in.py"
+_STAND_IN, _RANK_HOOK = "agent/library/stand_in.py", "agent/library/rank_hook.py"
 
 
 @functools.cache
@@ -65,7 +65,7 @@ def package_sources() -> Mapping[str, str]:
     for part in ("agent", "wire"):
         for path in sorted(glob.glob(os.path.join(_PACKAGE, part, "**", "*.py"), recursive=True)):
             name = os.path.relpath(path, _PACKAGE)
-            if name not in ("agent/build.py", "agent/__main__.py", _STAND_IN):
+            if name not in ("agent/build.py", "agent/__main__.py", _STAND_IN, _RANK_HOOK):
                 sources[f"trainmaster_operator/{name}"] = _read(path)
     return sources
 
@@ -73,6 +73,7 @@ def package_sources() -> Mapping[str, str]:
 def library_sources() -> Mapping[str, str]:
     """Returns the sources of the library's modules by path; this package's wheel contains all of trainloop."""
     sources = {"trainloop/__init__.py": _read(os.path.join(_PACKAGE, _STAND_IN))}
+    sources["sitecustomize.py"] = _read(os.path.join(_PACKAGE, _RANK_HOOK))
     installed = os.path.join(_PACKAGE, "library")
     checkout = os.path.join(_PACKAGE, "..", "..", "images", "trainer")
     root = installed if os.path.isdir(installed) else checkout

@@ -20,6 +20,8 @@ MAX_RANKS_IN_LINE = 128
 lines."""
 MAX_UID, MAX_HOST, MAX_NODE, MAX_REASON = 64, 253, 253, 64
 """The most characters of these texts. Kubernetes limits names to 253 characters."""
+MAX_FINISHED_RANKS = 16
+"""The most ranks in a report that had finished before another rank of the worker failed."""
 MAX_ERROR_CHARACTERS = 2_000
 MAX_TERMINATION_BYTES = 4_000
 """The kubelet keeps 4,096 bytes of a termination message."""

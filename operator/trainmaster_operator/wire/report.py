@@ -69,6 +69,11 @@ class Report(NamedTuple):
     ready: bool = False
     """Whether there are ranks of this worker that are absent from the group, and all of them are waiting to join."""
 
+    alone: bool = False
+    """Whether the ranks of this worker have trained, or have finished, without a process group of several ranks."""
+    finished: tuple[int, ...] = ()
+    """Ranks of this worker that had exited with 0 before another one failed."""
+
     @property
     def ended(self) -> bool:
         return self.state in ENDED
@@ -96,6 +101,8 @@ class Report(NamedTuple):
             environment=values.text(data.get("environment"), limits.MAX_ENVIRONMENT),
             able=data.get("able") is True,
             ready=data.get("ready") is True,
+            alone=data.get("alone") is True,
+            finished=_ranks_of(data.get("finished")),
         )
 
     @classmethod
@@ -107,7 +114,7 @@ class Report(NamedTuple):
             return None
 
     def to_wire(self) -> dict[str, Any]:
-        return {**values.fields_of(self, "environment", "able", "ready"), "at": round(self.at, 3)}
+        return {**values.fields_of(self, "environment", "able", "ready", "alone", "finished"), "at": round(self.at, 3)}
 
     def process_exit_code(self) -> int:
         """Returns the agent's exit code when it reports by exiting."""
@@ -128,6 +135,12 @@ class Report(NamedTuple):
             if len(line) <= limits.MAX_TERMINATION_BYTES or not error:
                 return line[: limits.MAX_TERMINATION_BYTES]
             error = values.last_lines(error, len(error) - max(1, len(error) // 8))
+
+
+def _ranks_of(value: object) -> tuple[int, ...]:
+    given = value[: limits.MAX_FINISHED_RANKS] if isinstance(value, list) else []
+    ranks = (values.whole(each, limits.MAX_INDEX) for each in given)
+    return tuple(rank for rank in ranks if rank is not None)
 
 
 def merge(known: Report | None, report: Report) -> Report:

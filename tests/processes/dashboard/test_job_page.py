@@ -211,7 +211,7 @@ class History:
     ) -> dict[str, Any]:
         if self.authorization != "Bearer alice":
             raise NoCluster("There is none.")
-        failure = {"message": "worker 0 (rank 1, pod gone-0, node a) ended with exit code 1: Traceback | KeyError: 7"}
+        failure = {"message": "KeyError: 7; rank 1 (worker 0, pod gone-0, node a) ended with exit code 1"}
         return {
             "kind": "RecordedJobList",
             "items": [{"name": "gone", "lastFailure": failure}, {"name": "well", "lastFailure": None}],
@@ -249,7 +249,7 @@ async def test_what_the_history_has_is_shown_also_of_a_job_that_is_gone() -> Non
         assert (await client.get("/api/viewer", "carol"))[1]["history"] is False
         status, recorded = await client.get("/api/history/jobs", "alice")
         found = [(each["name"], each["failure"]) for each in recorded["items"]]
-        assert (status, found) == (200, [("gone", "rank 1 ended with exit code 1: KeyError: 7"), ("well", None)])
+        assert (status, found) == (200, [("gone", "KeyError: 7; rank 1 ended with exit code 1"), ("well", None)])
         async with client.live("/api/jobs/team/gone", "alice") as page:
             found = await page.next("job")
             assert (found["live"], found["row"]["phase"]) == (False, "Failed")

@@ -92,7 +92,7 @@ def test_on_a_terminal_sentences_are_broken_between_words_and_lines_of_logs_are_
     transport: FakeTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     message = (
-        "worker 0 (rank 0, pod reviews-0) ended with exit code 1: Traceback | ValueError: no such data set: imagenet."
+        "ValueError: no such data set: imagenet, at train.py:3; rank 0 (worker 0, pod reviews-0) ended with exit code 1"
     )
     error = f"  File {'x' * 200}\nValueError: {'there is no such data set, ' * 5}"
     log = "[rank 0]: " + "loss " * 40
@@ -105,8 +105,8 @@ def test_on_a_terminal_sentences_are_broken_between_words_and_lines_of_logs_are_
     monkeypatch.setattr(SafeConsole, "is_terminal", True)
     lines = CliRunner().invoke(dtj.app, ["evidence", "reviews"], env={"COLUMNS": "80"}).output.splitlines()
     assert lines[1:3] == [
-        "  worker 0 (rank 0, pod reviews-0) ended with exit code 1: Traceback |",
-        "    ValueError: no such data set: imagenet.",
+        "  ValueError: no such data set: imagenet, at train.py:3; rank 0 (worker 0, pod",
+        "    reviews-0) ended with exit code 1",
     ]
     assert f"    {log}" in lines
     assert [line for line in lines if len(line) > 80] == [f"    {log}"]

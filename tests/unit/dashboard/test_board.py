@@ -63,14 +63,14 @@ def test_a_job_that_no_rank_failed_in_says_what_ended_it() -> None:
     ("message", "words"),
     [
         (
-            "worker 0 (rank 1, pod bert-0, node gpu-7) ended with exit code 1: Traceback | File x | ValueError: lost",
-            "rank 1 ended with exit code 1: ValueError: lost",
+            "ValueError: lost, at train.py:4; rank 1 (worker 0, pod bert-0, node gpu-7) ended with exit code 1",
+            "ValueError: lost, at train.py:4; rank 1 ended with exit code 1",
         ),
         ("worker 3 (pod bert-3, node gpu-7) ended with exit code 2", "worker 3 ended with exit code 2"),
-        ("worker 1 (rank 3, pod bert-1, node a) was killed by signal 9: killed by SIGKILL",
-         "rank 3 was killed by signal 9: killed by SIGKILL"),
+        ("rank 3 (worker 1, pod bert-1, node a) was killed by signal 9 (SIGKILL): step 7",
+         "rank 3 was killed by signal 9 (SIGKILL): step 7"),
         ("pod bert-1 of worker 1 on node local-1 was deleted", "pod bert-1 of worker 1 on node local-1 was deleted"),
-        ("worker 0 (rank 1, pod bert-0, node a) said: " + "x" * 5_000, "rank 1 said: " + "x" * 287),
+        ("rank 1 (worker 0, pod bert-0, node a) said: " + "x" * 5_000, "rank 1 said: " + "x" * 287),
         ("", "Error"),
     ],
 )  # fmt: skip

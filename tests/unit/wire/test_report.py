@@ -112,6 +112,15 @@ def test_a_report_says_whether_ranks_can_continue_and_wait_to_join_only_where_th
     assert not Report.parse({**plain, "able": "yes", "ready": 1}).able
 
 
+def test_a_report_names_few_ranks_that_finished_and_says_that_ranks_are_alone_only_where_they_are() -> None:
+    plain = Report(1, 0, "uid", "Finished").to_wire()
+    assert not {"alone", "finished"} & set(plain)
+    found = Report.parse({**plain, "alone": True, "finished": [1, "2", None, -3, 2**40, *range(4, 400)]})
+    assert (found.alone, found.finished[:2], len(found.finished)) == (True, (1, 4), 12)
+    assert Report.parse(found.to_wire()) == found
+    assert Report.parse({**plain, "alone": 1, "finished": {"1": 2}}) == Report.parse(plain)
+
+
 @given(st.text(max_size=3_000))
 def test_a_termination_message_fits_what_the_kubelet_keeps(error: str) -> None:
     # In Kubernetes, MaxContainerTerminationMessageLength in pkg/kubelet/container/runtime.go is 4 KiB.

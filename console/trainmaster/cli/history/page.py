@@ -16,7 +16,7 @@ from trainmaster.cli.show import PHASE_STYLES, where_time_went
 from trainmaster.cli.terminal import called, wrapped
 from trainmaster.cli.top import blocks, step_time
 from trainmaster.client import ClientError, TrainingJob
-from trainmaster.client.view import duration, figure, percent, rate, steps_text
+from trainmaster.client.view import FailureView, duration, figure, percent, rate, steps_text
 from trainmaster_operator.api.printable import one_line
 from trainmaster_operator.api.times import to_datetime
 from trainmaster_operator.wire.values import is_number, mapping, text
@@ -72,17 +72,11 @@ def _ran_for(part: Mapping[str, Any], job: Mapping[str, Any], now: datetime) -> 
 
 
 def _failure_line(failure: Mapping[str, Any] | None) -> str:
-    """Formats a failure in one line: `Error: worker 2 (rank 5, pod …) exited with code 1: ValueError: …`.
-
-    A message of several lines is shortened to the beginning of its first line, followed by its last line.
-    """
+    """Formats a failure in one line: `Error: ValueError: lost, at train.py:41; rank 5 ended with exit code 1`."""
     if failure is None:
         return ""
-    reason, lines = text(failure.get("reason")) or "unknown", text(failure.get("message"), None).split("\n")
-    first, *others = [line.strip() for line in lines if line.strip()] or [""]
-    if others:
-        first = f"{first.partition(': ')[0]}: {others[-1]}"
-    return f"{reason}: {first}" if first else reason
+    reason, line = text(failure.get("reason")) or "unknown", FailureView(failure).last_line
+    return reason if line == reason else f"{reason}: {line}"
 
 
 def job_page(

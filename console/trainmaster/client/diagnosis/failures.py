@@ -25,8 +25,8 @@ from trainmaster_operator.wire import values
 MAX_LOG_LINES = 12
 # Patterns of the agent's messages about a failed start and about a hang.
 _NO_TORCH, _NO_PROGRAM = "has no torch", re.compile(r"command not found: '?([^'\s]+)'?")
-_SILENT = "no progress"
-_FIRST_LINE = re.compile(r"^.*?(?:ended with exit code \d+|was killed by \S+)(?:: )?")
+_SILENT, _EARLY = "no progress", " finished while rank "
+_HOW = re.compile(r"(?:ended with exit code \d+|was killed by signal \d+(?: \(\w+\))?): ")
 _NATIVE = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE")
 OTHERS, DEVICE = "waits in a collective", "waits for its device"
 # A stack frame as faulthandler and py-spy print it.
@@ -70,6 +70,9 @@ def _finding(situation: Situation, failure: Failure) -> Finding:
     def found(cause: str, clause: str, *remedies: str) -> Finding:
         return Finding(cause, clause, lines, (*(Step(remedy) for remedy in remedies if remedy), *more))
 
+    if _EARLY in failure.message:
+        early, use, *_ = failure.message.split("; ")
+        return found("RanksUneven", early, use)
     if reason == "Hung" or (reason == "AgentLost" and _SILENT in failure.message):
         return _hang(situation, failure, evidence)
     if reason == "OOMKilled":
@@ -164,8 +167,8 @@ def _log(situation: Situation, failure: Failure, evidence: AttemptEvidence | Non
     if evidence is not None and failure.worker is not None:
         report = evidence.workers.get(failure.worker, {})
         found = [values.text(report.get("error"), None), evidence.logs.get(failure.worker, ""), *found]
-    rest = _FIRST_LINE.sub("", failure.message, count=1)
-    found.append("" if rest == failure.message else rest.replace(" | ", "\n"))
+    how = _HOW.search(failure.message)
+    found.append(failure.exception or (failure.message[how.end() :] if how else ""))
     return next((one for one in found if one.strip()), "")
 
 

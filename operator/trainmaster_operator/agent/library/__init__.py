@@ -1,5 +1,7 @@
 """The agent makes `trainloop.recovery` importable for the job's Python in its pod, whatever the image.
 
+Beside it is `rank_hook`, which every Python imports as `sitecustomize`: it reports a rank's exception as it is raised.
+
 - **Packed** (`build`): the sources are one entry of the zipapp, compressed as one text. The entry takes 72 KB of the
   1 MiB that a ConfigMap holds; separate files would take 86 KB, and bytecode 185 KB. A job keeps the version that it
   started with, because the zipapp contains the library.

@@ -9,7 +9,8 @@ import sys
 _this = sys.modules.pop(__name__)
 _folder = os.path.dirname(os.path.dirname(__file__))
 _at = sys.path.index(_folder)
-# This folder contains only trainloop, so other threads' imports don't need it while it is removed from the path.
+# Apart from sitecustomize, this folder contains only trainloop, so other threads' imports don't need it while it is
+# removed from the path.
 del sys.path[_at]
 try:
     __import__(__name__)

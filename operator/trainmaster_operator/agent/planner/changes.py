@@ -71,7 +71,7 @@ def finish(state: State, run: Run, now: Now) -> State:
     """Record that no process of the attempt runs any more."""
     if state.ended is None:
         report = current_report(state, now)
-        finished = report._replace(state="Finished", exit_code=0)
+        finished = report._replace(state="Finished", exit_code=0, alone=state.ranks_are_alone)
         state = end(state, stopped(report, ranks.first_bad_ending(run)) if run.terminated else finished, now)
     elif state.ended.able:
         state = state._replace(report=state.ended._replace(able=False))

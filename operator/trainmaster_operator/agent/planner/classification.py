@@ -41,20 +41,19 @@ _NAMED_BY_EXCEPTION = {
 # torch's C++ code appends these frames to an error. c10::Error appends its own frames; pybind11 appends those of the
 # Python function that C++ had called (such as a communication hook of DDP). They would crowd out the error itself.
 _NATIVE_FRAMES = (
-    r"(?m)^(?:(?:\[rank\d+\]: ?)?\n)?(?:\[rank\d+\]: ?)?(?:At:|Exception raised from .*\(most recent call first\):)\n"
-    r"(?:(?:\[rank\d+\]: ?)?(?:  \S.*\(\d+\): .*|frame #\d+: .*)(?:\n|\Z))+"
+    r"(?m)^\n?(?:At:|Exception raised from .*\(most recent call first\):)\n"
+    r"(?:(?:  \S.*\(\d+\): .*|frame #\d+: .*)(?:\n|\Z))+"
 )
 # torch appends this constant advice to a device's error (torch 2.11 to 2.15: c10/cuda/CUDAMiscFunctions.cpp,
 # CUDADeviceAssertionHost.cpp; ROCm's builds say HIP).
 _ADVICE = (
-    r"(?m)^(?:\[rank\d+\]: ?)?(?:Search for `\w+' in https?://\S+ for more information\."
+    r"(?m)^(?:Search for `\w+' in https?://\S+ for more information\."
     r"|(?:CUDA|HIP) kernel errors might be asynchronously reported at some other API call,.*"
     r"|For debugging consider passing \w+=\d.*|For more detailed error information, run with CUDA_LOG_FILE=stderr"
     r"|Compile with `TORCH_USE_\w+_DSA` to enable device-side assertions\."
     r"|Device-side assertion(?: tracking was not enabled|s (?:disabled because|were explicitly omitted)).*"
     r")[ \t]*(?:\n|\Z)"
 )
-_BLANK = r"(?:\[rank\d+\]:)?\s*"
 ASSERTION = r"(?m)^.*(?:thread: \[\d+,\d+,\d+\] A|Device-side a)ssertion [`'].+[`'] failed.*$"
 """A kernel on a GPU prints this when its assertion fails. The later Python exception doesn't name the assertion."""
 _UNCAUGHT = "what():"
@@ -124,24 +123,29 @@ def classify(report: Report, ending: Ending, rank: int | None, error: str, oom_k
 def broken_connection(error: str) -> bool:
     """Returns whether the end of a text means that a peer disconnected.
 
-    Only the text's last lines count, because a rank may log a warning about a connection, and fail for another reason
-    much later.
+    If the text ends with an exception, the exception counts, or the first one of a chain: cleaning up after an error
+    often fails on a connection. Else only the last lines count, because a rank may log a warning about a connection,
+    and fail for another reason much later.
     """
-    lines = [line for line in error.splitlines() if line.strip()]
-    return bool(re.search(_BROKEN_CONNECTION, "\n".join(lines[-6:])))
+    # Imported here, so that an agent's start doesn't wait for the patterns.
+    from trainmaster_operator.wire.tracebacks import cause_lines
+
+    lines = cause_lines(error) or [line for line in error.splitlines() if line.strip()][-6:]
+    return bool(re.search(_BROKEN_CONNECTION, "\n".join(lines)))
 
 
 def conclusion(text: str) -> str:
-    """Returns a text's end (MAX_ERROR_CHARACTERS) without the additions of torch's C++ parts to an error."""
-    lines = without_additions(text).rstrip().split("\n")
-    while lines and re.fullmatch(_BLANK, lines[-1]):
-        lines.pop()
-    return last_lines("\n".join(lines), MAX_ERROR_CHARACTERS)
+    """Returns a text's end (MAX_ERROR_CHARACTERS) without the additions of torch and Python to an error."""
+    from trainmaster_operator.wire.tracebacks import condensed
+
+    return condensed(without_additions(text).strip("\n").rstrip(), MAX_ERROR_CHARACTERS)
 
 
 def without_additions(text: str) -> str:
-    """Returns a text without the frames and the advice that torch's C++ parts append to an error."""
-    return re.sub(_ADVICE, "", re.sub(_NATIVE_FRAMES, "", text))
+    """Returns a text without torch's prefixes, native frames and advice, and without Python's carets."""
+    from trainmaster_operator.wire.tracebacks import cleaned
+
+    return re.sub(_ADVICE, "", re.sub(_NATIVE_FRAMES, "", cleaned(text)))
 
 
 def with_assertion(error: str, printed: Callable[[], str]) -> str:

@@ -15,7 +15,7 @@ from trainmaster_operator.agent.planner.actions import KillRemains, Regroup
 from trainmaster_operator.agent.planner.classification import Ending, classify
 from trainmaster_operator.agent.planner.state import Now, Preparation, Run, SavedReport, State
 from trainmaster_operator.wire.assignment import Assignment
-from trainmaster_operator.wire.limits import ALONE_SECONDS
+from trainmaster_operator.wire.limits import ALONE_SECONDS, MAX_FINISHED_RANKS
 from trainmaster_operator.wire.report import Report
 
 V = TypeVar("V")
@@ -25,7 +25,8 @@ NOT_JOINED = "it ended before it had joined the others"
 
 def others_are_able(run: Run, but: Optional[int] = None) -> bool:
     """Returns whether all living ranks in the group, except the failing one, can continue."""
-    return _are_able(run, [rank for rank in run.present if rank not in run.endings and rank != but])
+    gone = {*run.endings, *run.raised, but}
+    return _are_able(run, [rank for rank in run.present if rank not in gone])
 
 
 def _are_able(run: Run, local_ranks: Sequence[int]) -> bool:
@@ -70,6 +71,12 @@ def alone_until(state: State) -> Optional[float]:
         return None
     present = assignment.world_size(state.settings.processes) - len(assignment.absent)
     return unwatched_at + ALONE_SECONDS if run.present and present == len(run.present) else None
+
+
+def leaving_until(state: State) -> Optional[float]:
+    """Returns when the others continue without a rank that has raised an exception and still exits; None: at once."""
+    run = state.run
+    return max((run.raised[rank] + ranks.LEAVING_SECONDS for rank in run.leaving), default=None) if run else None
 
 
 def hung_rank(state: State, rank: Optional[int]) -> int:
@@ -143,6 +150,7 @@ def regrouped(state: State, run: Run, present: tuple[int, ...], restarted: tuple
         ranks=without(run.ranks),
         endings=without(run.endings),
         words=without(run.words),
+        raised=without(run.raised),
         groups=without(run.groups),
         terminate_at=run.terminate_at if state.terminating else None,
         provoked=False,
@@ -157,7 +165,9 @@ def rank_failed(state: State, report: Report, now: Now) -> State:
     local_rank = None if report.rank is None else report.rank - run.first_rank
     if joins(state, report.rank):
         return _failed_to_join(state, run, report, now)
-    report = report._replace(able=others_are_able(run, local_rank))
+    left = [rank for rank, ending in run.endings.items() if ending is not None and ending.exit_code == 0]
+    finished = tuple(run.first_rank + rank for rank in sorted(left) if rank != local_rank)
+    report = report._replace(able=others_are_able(run, local_rank), finished=finished[:MAX_FINISHED_RANKS])
     waits = patience(state, local_rank)
     # Other ranks may reveal a better cause if they get SIGTERM a moment later.
     delay = waits or (ranks.FAILURE_GRACE if run.living and not report.culprit else 0.0)

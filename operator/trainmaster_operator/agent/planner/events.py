@@ -38,6 +38,10 @@ would exit as soon as its leader is lost, before an operator could watch the nex
 for the kubelet's back-off (measured: 10, 20, 40 s)."""
 
 
+MEET_SECONDS = 120.0
+"""Ranks that make steps this long after their start without a process group are reported to train alone."""
+
+
 class OwnEvent(Protocol):
     """OwnEvent is the interface of this module's events."""
 
@@ -256,6 +260,7 @@ class Launched(NamedTuple):
             continued=state.assignment.continues is not None,
             present=present,
             absent=tuple(rank for rank in everyone if rank not in present),
+            launched_at=now.steady,
         )
         state = state._replace(way=state.way.launched(state.started, now.wall), run=run)
         # The environment is described after the start, so that the start doesn't wait for it.
@@ -395,9 +400,14 @@ class Progressed(NamedTuple):
     first_step_at: Optional[float] = None
     """When the last rank of this worker finished the attempt's first step (seconds since the epoch)."""
 
-    def update(self, state: State, _now: Now) -> State:
+    def update(self, state: State, now: Now) -> State:
         if self.line.attempt != state.started:
             return state
+        report, steps = state.report, [rank.step for rank in self.line.ranks.values() if rank.step]
+        if steps and report is not None and report.state == "Running" and state.run is not None:
+            alone = state.ranks_are_alone and now.steady >= state.run.launched_at + MEET_SECONDS
+            if alone != report.alone:
+                state = state._replace(report=report._replace(alone=alone, at=now.wall))
         line = self.line._replace(recovery=measured(state.way, self.line, self.first_step_at))
         return changes.post(state._replace(progress=line), actions.Publish(line))
 
@@ -439,6 +449,46 @@ class AttemptFailed(NamedTuple):
         return changes.finish(state, run, now) if run is not None and run.emptied else state
 
 
+class RankRaised(NamedTuple):
+    """A rank has reported an exception that ends it. The process still lives: its exit takes a while.
+
+    If the exception only shows that a peer is lost, the rank's end counts as before, so that the rank at fault has time
+    to end first.
+    """
+
+    local_rank: int
+    pid: int
+    error: str
+
+    def update(self, state: State, now: Now) -> State:
+        run = state.run
+        if run is None or run.provoked or run.ranks.get(self.local_rank) != self.pid or self.local_rank in run.endings:
+            return state
+        # Python exits with 1 after an exception.
+        rank = run.first_rank + self.local_rank
+        report = classify(changes.current_report(state, now), Ending(1), rank, self.error, 0)
+        if not report.culprit or run.planned or (run.terminated and state.ended is not None and state.ended.culprit):
+            return state
+        state = state._replace(run=run._replace(raised={**run.raised, self.local_rank: now.steady}))
+        return continuing.rank_failed(state, report, now)
+
+
+class GroupWatched(NamedTuple):
+    """A process has imported torch, and will report its process group."""
+
+    pid: int
+
+    def update(self, state: State, _now: Now) -> State:
+        return state.change_run(lambda run: run._replace(watched=run.watched | {self.pid}))
+
+
+class GroupFormed(NamedTuple):
+    """A process has formed a group with other ranks."""
+
+    def update(self, state: State, _now: Now) -> State:
+        return state.change_run(lambda run: run._replace(met=True))
+
+
 class RankProvoked(NamedTuple):
     """A hung rank was ended in a way that makes it print its stacks."""
 
@@ -460,7 +510,10 @@ class ProcessEnded(NamedTuple):
     """Pids of other ranks that have ended, but whose events haven't been handled yet."""
 
     def update(self, state: State, now: Now) -> State:
+        before = state.run
         state = state.change_run(lambda run: ranks.process_ended(run, state.ended, *self))
+        if before is not None and not before.terminated and self.pid in map(before.ranks.get, before.leaving):
+            state = changes.post(state, actions.KillRemains(self.pid))
         # After any other end, the rank is examined before the report is changed.
         left_well = self.ending is not None and self.ending.exit_code == 0
         return continuing.refreshed(state, now) if left_well else state

@@ -45,7 +45,7 @@ def plan(state: State, now: Now) -> Planned:
 
 def wake_at(state: State, now: Now) -> float | None:
     """Returns when the plan that was made at `now` changes even without an event (monotonic clock); None: never."""
-    times = [exit_at(state), continuing.alone_until(state)]
+    times = [exit_at(state), continuing.alone_until(state), continuing.leaving_until(state)]
     if state.run is not None:
         times += [state.run.terminate_at, state.run.kill_at, state.run.conclude_at]
     if state.preparation is not None:
@@ -111,6 +111,9 @@ def _adopt(state: State, now: Now) -> Optional[Planned]:
     assignment, node_rank = state.assignment, state.node_rank
     if node_rank is None or not continuing.continues_here(state):
         return None
+    leaving_until = continuing.leaving_until(state)
+    if leaving_until is not None and now.steady < leaving_until:
+        return None
     report = changes.current_report(state, now)._replace(attempt=assignment.attempt)
     return continuing.adopt(state, assignment, node_rank, report, now), (actions.Adopt(report, assignment),)
 
@@ -130,7 +133,9 @@ def _end_ranks(state: State, now: Now) -> Optional[Planned]:
         kill = run.wraps_ranks and not needed and run.launcher_ending is None
         # Until a rank has announced itself, only the launcher is known.
         launcher = (run.launcher,) if run.launcher else ()
-        terminate = actions.Terminate(tuple(run.living) or launcher, run.launcher if kill else 0, planned)
+        spared = {run.ranks[local_rank] for local_rank in run.leaving}
+        pids = tuple(pid for pid in run.living if pid not in spared) if run.living else launcher
+        terminate = actions.Terminate(pids, run.launcher if kill else 0, planned)
     elif run.late:
         terminate = actions.Terminate(run.late)
     elif run.sweeping:

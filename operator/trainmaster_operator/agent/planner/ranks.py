@@ -27,6 +27,11 @@ an operator can continue without them. If they got SIGTERM at once, all of the j
 end."""
 PLANNED_GRACE = 2.0
 """A stop that allows at least this many seconds is planned. The launcher isn't killed, and ends with its ranks."""
+RAISED_GRACE = 10.0
+"""A rank that has reported an exception has this long to exit by itself, because functions that are registered with
+`atexit` save what it has done (Weights & Biases sends its last data in one)."""
+LEAVING_SECONDS = 1.5
+"""The other ranks continue without such a rank after this time, even if it hasn't exited."""
 SAVING_POLL_SECONDS = 0.02
 """The time between two checks of which ranks are still writing their state."""
 PROVOKED_SECONDS = 0.5
@@ -93,6 +98,8 @@ def _is_settled(run: Run, ended: Report | None, launcher: Ending) -> bool:
 
 def _rank_ended(run: Run, ended: Report | None, local_rank: int, ending: Ending | None, unseen: frozenset[int]) -> Run:
     run = run._replace(endings={**run.endings, local_rank: ending})
+    if local_rank in run.raised:
+        return run
     joins = local_rank in run.absent
     # A rank that hasn't joined the others never exits normally. Once the others have ended, the agent kills the ranks
     # that still wait to join, and their ends don't count.
@@ -166,6 +173,9 @@ def saving_ranks_found(run: Run, seconds: Mapping[int, float], now: float) -> Ru
         elif asked:
             began = run.saving.get(local_rank, now)
             until[local_rank] = min(began + asked, run.last_kill_at)
+        if local_rank in run.raised:
+            left = min(run.raised[local_rank] + RAISED_GRACE, run.last_kill_at)
+            until[local_rank] = max(left, until.get(local_rank, 0.0))
     saving = {local_rank: run.saving.get(local_rank, now) for local_rank, asked in seconds.items() if asked}
     spared = {local_rank: moment for local_rank, moment in until.items() if moment > now}
     if not spared:

@@ -88,6 +88,13 @@ class Run(NamedTuple):
     terminated: bool = False
     planned: bool = False
     """Whether a planned stop ended the ranks, so that their exceptions don't count as causes."""
+    raised: Mapping[int, float] = {}
+    """When ranks reported the exception that ends them, by local rank. Such a rank exits by itself."""
+    watched: frozenset[int] = frozenset()
+    """Pids of processes that would have reported a process group of torch."""
+    met: bool = False
+    """Whether a process has reported that it has formed a group with other ranks."""
+    launched_at: float = 0.0
     late: tuple[int, ...] = ()
     """Ranks that started after SIGTERM was sent."""
     kill_at: float = NEVER
@@ -136,6 +143,16 @@ class Run(NamedTuple):
             return self.launcher_ending is not None
         # Once all ranks of the group have ended, ranks that wait to join have no peers left.
         return len(self.endings) >= self.awaited or (bool(self.present) and set(self.present) <= set(self.endings))
+
+    @property
+    def alone(self) -> bool:
+        """Returns whether all ranks would have reported a process group, and none has."""
+        return bool(self.ranks) and not self.met and self.watched.issuperset(self.ranks.values())
+
+    @property
+    def leaving(self) -> list[int]:
+        """Returns the ranks that have reported an exception, but haven't been seen to end."""
+        return [local_rank for local_rank in self.raised if local_rank not in self.endings]
 
     @property
     def living(self) -> list[int]:
@@ -256,6 +273,12 @@ class State(NamedTuple):
 
     def change_run(self, change: Callable[[Run], Run]) -> State:
         return self if self.run is None else self._replace(run=change(self.run))
+
+    @property
+    def ranks_are_alone(self) -> bool:
+        """Returns whether this worker's ranks haven't met any other rank of a group of several ranks."""
+        processes = self.settings.processes
+        return self.run is not None and self.run.alone and self.assignment.world_size(processes) > 1
 
     @property
     def node_rank(self) -> Optional[int]:

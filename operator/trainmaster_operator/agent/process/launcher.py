@@ -145,6 +145,7 @@ class Launch(NamedTuple):
             "TRAINMASTER_PROGRESS_FILE": os.path.join(self.folder, "progress"),
             "TRAINMASTER_SAVING_FILE": os.path.join(self.folder, "saving"),
             "TRAINMASTER_STACKS_FILE": os.path.join(self.folder, "stacks"),
+            "TRAINMASTER_RANKS_FILE": os.path.join(self.folder, "ranks"),
         }
         if self.settings.launcher == "exec":
             variables["RANK"] = str(self.first_rank)

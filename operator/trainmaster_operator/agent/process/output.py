@@ -318,6 +318,10 @@ class AttemptOutput:
         text = self._exception(local_rank, by_torchrun) or self.last_lines(name)
         return with_assertion(text, lambda: self._tail(f"{name}.err"))
 
+    def raised_error(self, local_rank: int, traceback: str) -> str:
+        """Returns the error in the traceback of an exception that a rank's Python has reported."""
+        return with_assertion(conclusion(traceback), lambda: self._tail(f"rank-{local_rank}.err"))
+
     def _tail(self, name: str) -> str:
         if name in self._pumps:
             self._pumps[name].drain()

@@ -25,6 +25,10 @@ STORE = "store"
 """The name of the process that serves torch's store, in its announcement (`warm/stage/forking`) and for its log."""
 
 
+RAISED, WATCHED, MET = NEWS = ("raised", "watched", "met")
+"""The words by which a rank's Python reports an exception, and torch's process group (`library/rank_hook`)."""
+
+
 class RankProcess(NamedTuple):
     """RankProcess is a rank's process and the files that may contain its stacks."""
 
@@ -47,6 +51,8 @@ class RankProcesses:
         """The ranks whose end has been seen."""
         self.store_pid = 0
         """The process that serves torch's store; 0: this worker has none."""
+        self.on_news: Callable[[str, int], None] = lambda word, pid: None
+        """This is called with the words of `library/rank_hook`, and the pid of the process that announces one."""
         self.below_launcher = False
         """Whether a launcher has started the ranks, so that it reaps them instead of the agent."""
         self._loop, self._processes, self._put, self._exited = loop, processes, put, exited
@@ -72,6 +78,8 @@ class RankProcesses:
             local_rank, _, pid = line.partition(" ")
             if local_rank == STORE and pid.isdigit():
                 self.store_pid = int(pid)
+            elif local_rank in NEWS and pid.isdigit():
+                self.on_news(local_rank, int(pid[:10]))
             elif local_rank.isdigit() and pid.isdigit() and int(local_rank) < self._processes:
                 self.add(int(local_rank), int(pid))
         return True

@@ -22,7 +22,7 @@ from trainmaster_operator.agent.process import children, state_folder
 from trainmaster_operator.agent.process.kernel import oom_kill_count
 from trainmaster_operator.agent.process.output import AttemptOutput, Printers
 from trainmaster_operator.agent.process.preflight import numbered
-from trainmaster_operator.agent.process.rank_processes import STORE, RankProcess, RankProcesses, RankStarts
+from trainmaster_operator.agent.process.rank_processes import MET, RAISED, STORE, RankProcess, RankProcesses, RankStarts
 from trainmaster_operator.agent.process.stacks import MAX_STACKS_BYTES, tail_of
 from trainmaster_operator.wire.limits import MAX_ERROR_CHARACTERS
 from trainmaster_operator.wire.values import last_lines
@@ -47,6 +47,7 @@ class RunProcesses:
         self.folder = starts.folder
         """The folder of the attempt for which the processes were started. In continued attempts they still use it."""
         self.output = AttemptOutput(loop, settings, self.folder, printers)
+        self._ranks.on_news = self._handle_news
         self.output.printed.on_environment = lambda line: put(events.EnvironmentPrinted(attempt, line))
         self._launcher_pid = 0
         """The launcher's pid; 0 if there is none, because the ranks are forked from the warm process."""
@@ -92,8 +93,8 @@ class RunProcesses:
         starts.prepare()
         os.makedirs(self.folder, exist_ok=True)
         self._oom_kills_before = oom_kill_count(self._settings.cgroup_root)
+        self._ranks.listen(os.path.join(self.folder, "ranks"), self._announced)
         if self._wraps_ranks:
-            self._ranks.listen(os.path.join(self.folder, "ranks"), self._announced)
             self.output.open_rank_pipes(self._settings.processes, self.ranks[0])
         self.output.print_separator(self.attempt)
         if starts.continuable:
@@ -340,6 +341,19 @@ class RunProcesses:
         if came and self._ordered <= self._ranks.pids.keys() and warm is not None and warm.busy:
             # Ranks may end before the warm process's answer arrives. The warm process must not count as hung then.
             warm.answer()
+
+    def _handle_news(self, word: str, pid: int) -> None:
+        """Handle what a rank's Python, or one of its children, has announced."""
+        if word != RAISED:
+            self._put(events.GroupFormed() if word == MET else events.GroupWatched(pid))
+            return
+        local_rank = next((rank for rank, known in self._ranks.pids.items() if known == pid), None)
+        if local_rank is not None and local_rank not in self._ranks.ended:
+            path = os.path.join(self.folder, f"{RAISED}.{pid}")
+            error = self.output.raised_error(local_rank, tail_of(path, MAX_STACKS_BYTES))
+            state_folder.unlink(path)
+            if error:
+                self._put(events.RankRaised(local_rank, pid, error))
 
     def _close(self) -> None:
         self._ranks.close()

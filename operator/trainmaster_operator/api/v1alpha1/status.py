@@ -168,7 +168,7 @@ class Failure(StatusModel):
 
     attempt: int = Field(..., description="The attempt that the failure ended.")
     reason: str = Field(..., description="Reason in one word (docs/reasons.md), such as OOMKilled.")
-    message: str = Field("", description="The failed worker and the cause, with the last lines of its output.")
+    message: str = Field("", description="The cause, then the rank or worker that failed, and how it ended.")
     worker: int | None = Field(None, description="Index of the worker that failed first.")
     rank: int | None = Field(None, description="The worker's rank that failed first, if known.")
     pod: str | None = Field(None, description="Pod of that worker.")

@@ -8,6 +8,7 @@ a signal, an error of the program, and a lost connection.
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -16,7 +17,9 @@ from trainmaster_operator.api.times import to_text
 from trainmaster_operator.api.v1alpha1 import Failure
 from trainmaster_operator.reconciling.observed.situation import Situation
 from trainmaster_operator.reconciling.observed.snapshot import PodView
+from trainmaster_operator.reconciling.status.doubts import finished_early
 from trainmaster_operator.wire.report import FAILURE_REASONS, Report
+from trainmaster_operator.wire.tracebacks import read_exception
 
 # Reasons of the DisruptionTarget condition (kubernetes: pkg/apis/core/types.go, KEP-3329).
 _DISRUPTIONS: Mapping[str, str] = {
@@ -35,7 +38,9 @@ _POD_REASONS: Mapping[str, str] = {
 # The eviction manager's message about a pod that used more than its limit (kubernetes:
 # pkg/kubelet/eviction/helpers.go). If the node was under pressure, the message is "The node was low on resource".
 _OWN_LIMIT = re.compile(r"\bexceed(?:s|ed)\b.*\blimit\b", re.DOTALL)
-# Reasons whose text is written by the agent instead of taken from the program's output.
+# Reasons whose text the agent writes, so that an exception in the output isn't the cause.
+_BY_AGENT = frozenset({"PreflightMismatch", "LaunchError", "Hung", "AgentLost", "OOMKilled"})
+# Reasons whose text contains nothing of the program's output.
 _WITHOUT_OUTPUT = frozenset({"PreflightMismatch", "MasterUnreachable", "Usage"})
 # Words that show a failure of the machine (from NVIDIA's Xid catalogue, NCCL and CUDA).
 HARDWARE = re.compile(
@@ -44,7 +49,7 @@ HARDWARE = re.compile(
     r"|Input/output error",
     re.IGNORECASE,
 )
-# How a worker ended, by the reason.
+# How a rank or worker ended, by the reason.
 _ENDS: Mapping[str, str] = {
     "OOMKilled": "was killed for memory (OOMKilled)",
     "Hung": "made no progress (Hung)",
@@ -57,6 +62,8 @@ _ENDS: Mapping[str, str] = {
     "AgentLost": "was lost: its agent or container ended{code}",
     "Diverged": "diverged{code}",
 }
+# The agent's last line about a signal, which the message names anyway.
+_KILLED = re.compile(r"killed by (?:SIG\w+|signal \d+)")
 MAX_ERROR_LINES = 3
 MAX_LINE_CHARACTERS = 300
 
@@ -88,26 +95,45 @@ def failure_of(situation: Situation, report: Report) -> Failure:
     pod = situation.pods.get(report.worker)
     name = pod.name if pod is not None else situation.pod_name(report.worker)
     node = (pod.node if pod is not None else None) or report.node or None
-    details = [f"rank {report.rank}"] if report.rank is not None else []
-    details += [f"pod {name}", *([f"node {node}"] if node else [])]
-    lines = _last_lines(report.error.splitlines())
     keeps_output = situation.settings.keep_logs and situation.spec.run_policy.keep_logs
-    if not keeps_output and reason not in _WITHOUT_OUTPUT:
-        # If output isn't kept, only the words that show a failure of the machine are used.
-        found = HARDWARE.search(lines)
-        lines = found[0] if found else ""
-    ended = _how_it_ended(report, reason) + (f": {lines}" if lines else "")
+    by_program = reason not in _BY_AGENT and report.signal != signal.SIGKILL
+    raised = read_exception(report.error) if keeps_output and by_program else None
+    details = [f"worker {report.worker}"] if report.rank is not None else []
+    details += [f"pod {name}", *([f"node {node}"] if node else [])]
+    who = f"worker {report.worker}" if report.rank is None else f"rank {report.rank}"
+    ended = f"{who} ({', '.join(details)}) {_how_it_ended(report, reason)}"
+    early = finished_early(situation, report) if reason in ("PeerLost", "Hung") else ""
+    if early:
+        message = f"{early}; {ended}"
+    elif raised is not None:
+        place = f", at {raised.location}" if raised.location else ""
+        message = f"{raised.exception}{place}; {ended}"
+    else:
+        said = _said(report, reason, keeps_output=keeps_output)
+        message = f"{ended}: {said}" if said else ended
     return Failure(
         attempt=report.attempt,
         reason=reason,
-        message=f"worker {report.worker} ({', '.join(details)}) {ended}",
+        message=message,
         worker=report.worker,
         rank=report.rank,
         pod=name,
         node=node,
         exit_code=report.exit_code,
+        exception=raised.exception if raised is not None else None,
+        location=(raised.location or None) if raised is not None else None,
         failed_at=to_text(situation.now),
     )
+
+
+def _said(report: Report, reason: str, *, keeps_output: bool) -> str:
+    """Returns what the agent said about the end, or the last line of the program's output."""
+    if not keeps_output and reason not in _WITHOUT_OUTPUT:
+        # If output isn't kept, only the words that show a failure of the machine are used.
+        found = HARDWARE.search(report.error)
+        return found[0] if found else ""
+    lines = [line for line in report.error.splitlines() if not _KILLED.fullmatch(line)]
+    return _one_line(lines, MAX_ERROR_LINES if reason in _BY_AGENT | _WITHOUT_OUTPUT else 1)
 
 
 def _reports_of(situation: Situation, attempt: int) -> Mapping[int, Report]:
@@ -187,19 +213,24 @@ def _loss_message(pod: PodView, reason: str) -> str:
         "LimitExceeded": "was evicted for exceeding its limit",
     }
     where = f" on node {pod.node}" if pod.node else ""
-    because = f": {_last_lines([pod.message])}" if pod.message else ""
+    because = f": {_one_line(pod.message.splitlines(), MAX_ERROR_LINES)}" if pod.message else ""
     return f"pod {pod.name} of worker {pod.worker}{where} {verbs.get(reason, 'was deleted')}{because}"
 
 
 def _how_it_ended(report: Report, reason: str) -> str:
     if reason == "Signal" and report.signal is not None:
-        return f"was killed by signal {report.signal}"
+        return f"was killed by signal {report.signal}{_signal_name(report.signal)}"
     if reason == "AgentLost" and report.exit_code is None:
         return "was lost: its agent doesn't answer"
     code = "" if report.exit_code is None else f" with exit code {report.exit_code}"
     return _ENDS.get(reason, "ended{code}").format(code=code)
 
 
-def _last_lines(lines: Iterable[str]) -> str:
+def _signal_name(number: int) -> str:
+    return next((f" ({each.name})" for each in signal.Signals if each == number), "")
+
+
+def _one_line(lines: Iterable[str], most: int) -> str:
+    """Returns the last lines as one. A line that introduces the next one ends with a colon."""
     last = [line.strip()[:MAX_LINE_CHARACTERS] for line in lines if line.strip()]
-    return " | ".join(last[-MAX_ERROR_LINES:])
+    return "; ".join(last[-most:]).replace(":; ", ": ")

@@ -16,6 +16,7 @@ from trainmaster_operator.api.v1alpha1 import (
 )
 from trainmaster_operator.reconciling.decision import JobEvent
 from trainmaster_operator.reconciling.observed.members import Members
+from trainmaster_operator.reconciling.status.doubts import NEVER_MET
 from trainmaster_operator.reconciling.transition import condition
 from trainmaster_operator.rendering import worker_layout
 
@@ -56,6 +57,9 @@ def _events(old: JobStatus, new: JobStatus, spec: JobSpec | None) -> Iterator[Jo
     if new.phase != old.phase:
         yield from _phase(old, new)
     yield from _problem(old, new)
+    before, now = (each.progress.notice if each.progress is not None else None for each in (old, new))
+    if now is not None and now != before and now.startswith(NEVER_MET.partition("{")[0]):
+        yield JobEvent("Warning", "NeverMet", _sentence(now))
 
 
 def _phase(old: JobStatus, new: JobStatus) -> Iterator[JobEvent]:

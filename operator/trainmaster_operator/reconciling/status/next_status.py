@@ -18,7 +18,8 @@ from trainmaster_operator.reconciling.policies.quarantine import forgive
 from trainmaster_operator.reconciling.policies.repeated import has_step
 from trainmaster_operator.reconciling.policies.requests import due_stacks
 from trainmaster_operator.reconciling.policies.startup import gravest_problem
-from trainmaster_operator.reconciling.status.progress import due_progress, newest_progress, with_notice, with_recovery
+from trainmaster_operator.reconciling.status.doubts import with_notice
+from trainmaster_operator.reconciling.status.progress import due_progress, newest_progress, with_recovery
 from trainmaster_operator.reconciling.status.time_spent import book_time
 from trainmaster_operator.reconciling.transition import NO_CHANGE, StatusChange, Transition, condition, with_condition
 from trainmaster_operator.wire.names import JOB_UID_LABEL

@@ -79,7 +79,7 @@ def newest_progress(situation: Situation) -> Progress | None:
     )
 
 
-def with_notice(situation: Situation, progress: Progress | None, phase: str | None) -> Progress | None:
+def with_silence(situation: Situation, progress: Progress | None, phase: str | None) -> Progress | None:
     """Returns the progress with a notice if the ranks have run for a while and reported nothing, else without one.
 
     `phase` is the job's phase after the pass.

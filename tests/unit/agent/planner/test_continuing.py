@@ -9,7 +9,7 @@ import pytest
 
 from trainmaster_operator.agent.planner import actions, events
 from trainmaster_operator.agent.planner.classification import Ending
-from trainmaster_operator.agent.planner.ranks import CONTINUE_SECONDS
+from trainmaster_operator.agent.planner.ranks import CONTINUE_SECONDS, LEAVING_SECONDS
 from trainmaster_operator.agent.planner.state import LeaderContact, MasterContact
 from trainmaster_operator.wire.joining import Collect, Stop
 from trainmaster_operator.wire.limits import ALONE_SECONDS
@@ -97,6 +97,17 @@ def test_the_others_live_on_for_a_moment_after_a_rank_has_failed_and_are_then_st
 def test_the_others_are_stopped_at_once_where_nobody_would_continue_them(agent: Agent) -> None:
     agent.wait(5).give(events.ProcessEnded(13, KILLED))
     assert signalled(agent) == [(12,)] and not report(agent).able
+
+
+def test_the_others_continue_when_a_rank_that_raised_an_exception_has_exited() -> None:
+    agent = pair().give(events.RankRaised(0, 12, "ValueError: bad"))
+    assert (report(agent).state, report(agent).rank, report(agent).able) == ("Failed", 2, True)
+    assign(agent, 2, 2)
+    assert regrouped(agent) == [], "it runs what is registered with atexit"
+    agent.give(events.ProcessEnded(12, Ending(1)))
+    assert regrouped(agent) == [((), (0,))] and agent.all(actions.KillRemains) == [actions.KillRemains(12)]
+    late = assign(pair().give(events.RankRaised(0, 12, "ValueError: bad")), 2, 2).wait(LEAVING_SECONDS)
+    assert regrouped(late) == [((12,), (0,))], "it is killed if it takes long"
 
 
 def test_a_continued_attempt_is_adopted_saved_published_and_then_the_ranks_are_woken() -> None:

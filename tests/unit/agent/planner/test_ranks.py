@@ -9,9 +9,11 @@ import pytest
 from trainmaster_operator.agent.errors import NO_TORCH
 from trainmaster_operator.agent.planner import actions, events
 from trainmaster_operator.agent.planner.classification import Ending
-from trainmaster_operator.agent.planner.ranks import FAILURE_GRACE, PROVOKED_SECONDS, SAVING_POLL_SECONDS
+from trainmaster_operator.agent.planner.ranks import FAILURE_GRACE, PROVOKED_SECONDS, RAISED_GRACE, SAVING_POLL_SECONDS
 from trainmaster_operator.wire.joining import Stop
+from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.report import Report
+from trainmaster_operator.wire.stream import ProgressLine
 
 from .simulated import Agent
 
@@ -41,6 +43,57 @@ def test_a_rank_that_fails_is_reported_and_the_others_are_ended_at_once() -> Non
     assert signalled(agent) == [((11,), agent.pid)], "torchrun is killed: it would wait for its ranks"
     assert agent.all(actions.Sweep) == []
     assert len(agent.wait(FAILURE_GRACE).all(actions.Sweep)) == 1
+
+
+def test_a_rank_that_raised_an_exception_is_reported_at_once_and_exits_by_itself() -> None:
+    agent = torchrun().give(events.RankRaised(1, 12, "ValueError: bad"))
+    assert (report(agent).reason, report(agent).rank, report(agent).exit_code) == ("Error", 3, 1)
+    assert signalled(agent) == [((11,), agent.pid)], "torchrun would end it"
+    agent.give(events.ProcessEnded(11, TERMINATED)).wait(RAISED_GRACE - 1)
+    assert agent.all(actions.Sweep) == []
+    agent.give(events.ProcessEnded(agent.pid, Ending(137, 9)), events.ProcessEnded(12, Ending(134, signal.SIGABRT)))
+    assert len(agent.all(actions.Sweep)) == 1
+    assert (report(agent).reason, report(agent).exit_code) == ("Error", 1), "how it exits doesn't matter any more"
+
+
+def test_a_rank_that_raised_an_exception_is_killed_if_its_exit_hangs() -> None:
+    agent = torchrun().give(events.RankRaised(1, 12, "ValueError: bad"), events.ProcessEnded(11, TERMINATED))
+    assert agent.wait(RAISED_GRACE - 0.1).all(actions.Sweep) == []
+    assert len(agent.wait(0.2).all(actions.Sweep)) == 1
+
+
+@pytest.mark.parametrize("error", [BROKEN, "ValueError: bad"])
+def test_an_exception_that_is_no_cause_is_left_to_the_ranks_end(error: str) -> None:
+    agent = torchrun() if error == BROKEN else torchrun().run(1, state="Hold", graceSeconds=30.0)
+    agent.give(events.RankRaised(1, 12, error), events.RankRaised(0, 99, "KeyError: 1"))
+    assert agent.state.ended is None
+    assert agent.state.run is not None and not agent.state.run.raised
+
+
+def test_a_failed_rank_s_report_names_the_ranks_that_had_finished() -> None:
+    agent = torchrun()
+    agent.evidence = BROKEN
+    agent.give(events.ProcessEnded(11, Ending(0)), events.ProcessEnded(12, Ending(1)))
+    assert (report(agent).rank, report(agent).finished, report(agent).culprit) == (3, (2,), False)
+
+
+@pytest.mark.parametrize("way", ["alone", "met", "one unwatched"])
+def test_ranks_that_finish_without_a_group_are_reported(way: str) -> None:
+    agent = torchrun().give(events.RanksUp(1), events.GroupWatched(11))
+    if way != "one unwatched":
+        agent.give(events.GroupWatched(12))
+    line = ProgressLine(1, 1, {2: RankProgress(step=5)}, agent.wall)
+    agent.give(events.Progressed(line))
+    assert not report(agent).alone
+    agent.wait(events.MEET_SECONDS).give(events.Progressed(line))
+    assert report(agent).alone is (way != "one unwatched")
+    if way == "met":
+        agent.give(events.GroupFormed(), events.Progressed(line))
+        assert not report(agent).alone
+    for pid in (11, 12, agent.pid):
+        agent.give(events.ProcessEnded(pid, Ending(0)))
+    agent.give(events.RunEmptied())
+    assert (report(agent).state, report(agent).alone) == ("Finished", way == "alone")
 
 
 def test_after_a_mere_broken_connection_the_others_may_still_show_the_cause() -> None:

@@ -42,9 +42,7 @@ def test_wide_has_the_last_failure_and_all_namespaces_have_a_column(history: Rec
     assert lines[0].split()[0] == "NAMESPACE" and lines[0].endswith(
         "UID                                   LAST FAILURE"
     )
-    assert lines[2].endswith(
-        f"{UID}  Hung: worker 1 (rank 2, pod bert-mrpc-1, node gpu-4) made no progress for 300 s while all wait"
-    )
+    assert lines[2].endswith(f"{UID}  Hung: rank 2 made no progress for 300 s while all wait")
     assert lines[3].startswith("lab        elsewhere")
     assert history.asked[0][1] == {"limit": "100"}
 

@@ -32,8 +32,8 @@ FAILURES: tuple[dict[str, Any], ...] = (
     {
         "attempt": 1,
         "reason": "OOMKilled",
-        "message": "worker 2 (rank 5, pod bert-mrpc-2, node gpu-7) was killed for memory: Traceback:\n"
-        "  x = x @ w\nMemoryError: 40 GiB",
+        "message": "MemoryError: 40 GiB, at x.py:3; "
+        "rank 5 (worker 2, pod bert-mrpc-2, node gpu-7) was killed for memory",
         **{"worker": 2, "rank": 5, "pod": "bert-mrpc-2", "node": "gpu-7", "exitCode": 137},
         "failedAt": "2026-11-20T12:15:00Z",
     },
@@ -47,7 +47,7 @@ FAILURES: tuple[dict[str, Any], ...] = (
     {
         "attempt": 3,
         "reason": "Hung",
-        "message": "worker 1 (rank 2, pod bert-mrpc-1, node gpu-4) made no progress for 300 s while all wait",
+        "message": "rank 2 (worker 1, pod bert-mrpc-1, node gpu-4) made no progress for 300 s while all wait",
         **{"worker": 1, "rank": 2, "pod": "bert-mrpc-1", "node": "gpu-4", "exitCode": 68},
         "failedAt": "2026-11-20T12:50:00Z",
     },

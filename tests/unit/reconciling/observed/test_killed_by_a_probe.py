@@ -42,21 +42,21 @@ def test_its_end_is_explained_by_the_kubelets_message(phase: str) -> None:
     status = decided(job(running(phase=phase)), around(given=killed(1))).status
     failure = status.failures[0]
     assert (failure.reason, failure.worker, failure.exit_code) == ("AgentLost", 1, 137)
-    assert failure.message.endswith(f"ended with exit code 137: step 17 | {MESSAGE}")
+    assert failure.message.endswith(f"ended with exit code 137: step 17; {MESSAGE}")
     assert (status.phase, status.attempt, status.restarts) == ("Starting", 2, 1)
 
 
 def test_so_it_is_when_its_next_life_speaks_first() -> None:
     lost = said(1, "Failed", reason="AgentLost", exit_code=69, error="the agent ended without a report", ago=0.1)
     failure = decided(job(running()), around(lost, given=killed(1))).status.failures[0]
-    assert failure.message.endswith(f"the agent ended without a report | {MESSAGE}")
+    assert failure.message.endswith(f"the agent ended without a report; {MESSAGE}")
 
 
 def test_an_agent_that_was_well_and_only_out_of_the_kubelets_reach_gets_a_remedy() -> None:
     stopped = said(1, "Stopped", exit_code=143)
     status = decided(job(running()), around(stopped, given=killed(1, report=stopped))).status
     assert (status.failures[0].reason, status.failures[0].worker) == ("AgentLost", 1)
-    assert f"{MESSAGE} | its agent was running, but the kubelet couldn't reach its port" in status.failures[0].message
+    assert f"{MESSAGE}; its agent was running, but the kubelet couldn't reach its port" in status.failures[0].message
 
 
 def test_an_old_kill_explains_no_later_stop() -> None:

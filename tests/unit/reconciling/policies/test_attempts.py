@@ -122,7 +122,7 @@ def test_the_budget_used_up_ends_the_job() -> None:
     assert happened(decision) == ["MaxRestartsExceeded"]
     failed = next(item for item in decision.status.conditions if item.type == "Failed")
     assert failed.message == (
-        "attempt 1 failed: worker 1 (pod bert-1, node node-1) ended with exit code 1: ValueError: bad; no restart is "
+        "attempt 1 failed: ValueError: bad; worker 1 (pod bert-1, node node-1) ended with exit code 1; no restart is "
         "left (failurePolicy.maxRestarts is 6)"
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.unit.reconciling.builders import decided, job, observed, pod, running, said, situation
@@ -74,12 +76,37 @@ def test_without_leave_to_keep_output_the_message_quotes_nothing_that_a_program_
     assert "patient" not in failure.message
 
 
-def test_the_message_names_rank_pod_node_code_and_the_last_lines() -> None:
-    error = "Traceback (most recent call last):\n  File x\n\nRuntimeError: CUDA error: device-side assert\n"
-    around = observed(said(1, "Failed", rank=5, exit_code=3, error=error))
+TRACEBACK = (
+    'Traceback (most recent call last):\n  File "/app/train.py", line 41, in step\n    ~~~~^^\n'
+    "ValueError: lost\n[rank5]:[W1127 22:10:11.1 ProcessGroupNCCL.cpp:1496] Warning: not destroyed\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"error": "no data set\n"}, "rank 5 (worker 1, pod bert-1, node node-1) ended with exit code 3: no data set"),
+        (
+            {"reason": "Signal", "signal": 9, "exit_code": 137, "error": "step 17\nkilled by SIGKILL"},
+            "rank 5 (worker 1, pod bert-1, node node-1) was killed by signal 9 (SIGKILL): step 17",
+        ),
+        (
+            {"reason": "LaunchError", "rank": None, "exit_code": 65, "error": "cannot run:\nno such file"},
+            "worker 1 (pod bert-1, node node-1) couldn't start its program: cannot run: no such file",
+        ),
+    ],
+)
+def test_without_an_exception_the_message_begins_with_the_rank(fields: dict[str, Any], message: str) -> None:
+    around = observed(said(1, "Failed", **{"rank": 5, "exit_code": 3, **fields}))
+    failure = decided(job(running()), around).status.failures[0]
+    assert (failure.message, failure.exception, failure.location) == (message, None, None)
+
+
+def test_the_message_begins_with_the_exception_and_the_users_line() -> None:
+    around = observed(said(1, "Failed", rank=5, exit_code=3, error=TRACEBACK))
     failure = decided(job(running()), around).status.failures[0]
     assert (failure.rank, failure.pod, failure.node, failure.exit_code) == (5, "bert-1", "node-1", 3)
+    assert (failure.exception, failure.location) == ("ValueError: lost", "train.py:41 in step")
     assert failure.message == (
-        "worker 1 (rank 5, pod bert-1, node node-1) ended with exit code 3: Traceback (most recent call last): | "
-        "File x | RuntimeError: CUDA error: device-side assert"
+        "ValueError: lost, at train.py:41 in step; rank 5 (worker 1, pod bert-1, node node-1) ended with exit code 3"
     )

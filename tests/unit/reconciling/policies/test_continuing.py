@@ -195,8 +195,8 @@ class TestSeveralRanks:
         assert (shape(early), early.status.restarts) == (("Running", 2, 1, [3]), 0)
         assert early.status.workers.running == 3
         assert why(early).endswith(
-            "; rank 3 of worker 1 couldn't join: worker 1 (rank 3, pod bert-1, node node-1) ended with exit code 1: "
-            "ValueError: bad"
+            "; rank 3 of worker 1 couldn't join: ValueError: bad; rank 3 (worker 1, pod bert-1, node node-1) "
+            "ended with exit code 1"
         )
         again = failed(5.5)
         assert (shape(again), again.status.restarts) == (("Running", 3, 1, [3]), 1)
@@ -393,7 +393,7 @@ class TestAWorkerThatFailsToJoin:
     def test_it_is_tried_again_after_a_pause_and_counts(self) -> None:
         early = self.decided(ago=4.0)
         assert (shape(early), early.status.restarts) == (("Running", 2, 1, [1]), 0)
-        assert "; worker 1 couldn't join: worker 1 (rank 1," in why(early)
+        assert "; worker 1 couldn't join: ValueError: bad; rank 1 (worker 1," in why(early)
         again = self.decided(ago=5.5)
         assert (shape(again), again.status.restarts) == (("Running", 3, 1, [1]), 1)
 

@@ -1,0 +1,83 @@
+"""Measures how long an exception takes to its report: `python -m bench.exception`.
+
+A worker has two ranks of a plain script: torch, gloo, DDP. Rank 1 raises an exception at step 3. The time ends when the
+leader's stream has the report, as an operator reads it. The agent from sources has no library, so its ranks only
+report by exiting: this is what Python and torch take to exit.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.processes.agent.agents import AGENT, Job, Stream
+from tests.processes.agent.warm.both_ways import without_memory
+from trainmaster_operator.agent.build import zipapp_bytes
+
+TIMES = 5
+SCRIPT = """
+import os, sys, time
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1))
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(1, 100):
+    model(torch.ones(4, 8)).sum().backward()
+    optimizer.step()
+    if step == 3 and dist.get_rank() == 1:
+        with open(f"{sys.argv[1]}/raised", "w") as file:
+            file.write(str(time.time()))
+        raise ValueError("lost")
+"""
+TORCHRUN, STARTED = {"TRAINMASTER_LAUNCHER": "torchrun"}, {"TRAINMASTER_WARM_START": "true"}
+WAYS = {"torchrun": TORCHRUN, "cold": TORCHRUN | STARTED, "warm": TORCHRUN | STARTED}
+
+
+def measure(folder: Path, way: str, *, library: bool) -> list[float]:
+    """Returns the seconds from each of several exceptions to its report."""
+    job = Job(folder, f"127.{random.randrange(1, 127)}.{random.randrange(250)}")
+    (folder / "train.py").write_text(SCRIPT)
+    (folder / "agent.pyz").write_bytes(zipapp_bytes())
+    more = {"TRAINMASTER_CGROUP_ROOT": str(without_memory(job))} if way == "cold" else {}
+    agent = job.agent(0, NPROC_PER_NODE="2", **WAYS[way], **more)
+    command = [sys.executable, str(folder / "agent.pyz")] if library else AGENT
+    agent.start(sys.executable, str(folder / "train.py"), str(folder), agent=command)
+    found = []
+    try:
+        for attempt in range(1, TIMES + 1):
+            job.annotate(job.assignment(attempt))
+            stream = Stream(agent)
+            report = stream.until_report("Failed", attempt)["report"]
+            found.append(time.time() - float((folder / "raised").read_text()))
+            assert "ValueError: lost" in report["error"], report
+            stream.close()
+    finally:
+        job.end()
+    return found
+
+
+def main() -> None:
+    """Measures, and prints the table."""
+    table = Table(title="An exception -> its report (s)")
+    for column in ("ranks", "reported", "n", "median", "worst", "load"):
+        table.add_column(column, justify="left" if column in ("ranks", "reported") else "right")
+    for way in WAYS:
+        for library in (True, False):
+            with tempfile.TemporaryDirectory(prefix="trainmaster-bench-") as folder:
+                found = measure(Path(folder), way, library=library)
+            figures = (f"{statistics.median(found):.2f}", f"{max(found):.2f}", f"{os.getloadavg()[0]:.0f}")
+            table.add_row(way, "as it is raised" if library else "by exiting", str(len(found)), *figures)
+    Console(width=120).print(table)
+
+
+if __name__ == "__main__":
+    main()
