@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+from trainmaster.client.diagnosis.operators import LEASE_NAME
 from trainmaster.client.diagnosis.scheduling import claims_of
 from trainmaster.client.diagnosis.situation import Situation
 from trainmaster.client.errors import ClientError, JobNotFound, NotAllowed
@@ -76,7 +77,8 @@ class _Gathering:
         pages = [self._metrics(pod) for pod in state.talking]
         answers = await self.output.transport.together([*events, *pages, *parts.values()])
         found = dict(zip(parts, answers[len(events) + len(pages) :], strict=True))
-        found |= found.pop("queue", None) or {}
+        for several in ("queue", "operator"):
+            found |= found.pop(several, None) or {}
         found["events"] = sorted((one for each in answers[: len(events)] for one in each or ()), key=_time_of_event)
         found |= self._said(zip(map(worker_index, state.talking), answers[len(events) :], strict=False))
         known = {name: value for name, value in found.items() if value is not None}
@@ -104,9 +106,8 @@ class _Gathering:
         elif state.gang in _POD_GROUPS and not self.job.finished:
             path = self._namespaced(f"/apis/{_POD_GROUPS[state.gang]}", "podgroups")
             asked["pod_group"] = self._get("the PodGroup", f"{path}/{_part(self.job.name)}")
-        if self.job.status.phase is None:
-            operators = {"labelSelector": "app.kubernetes.io/name=trainmaster"}
-            asked["operators"] = self._list("the operator's Deployment", "/apis/apps/v1/deployments", operators)
+        if not self.job.finished:
+            asked["operator"] = self._operator()
         return asked
 
     def _namespaced(self, api: str, plural: str) -> str:
@@ -165,6 +166,26 @@ class _Gathering:
             found["cluster_queue"] = await self._get(f"ClusterQueue {cluster_queue}", path)
             found["position"] = await self._position(queue)
         return found
+
+    async def _operator(self) -> dict[str, Any]:
+        """Returns the operators' Deployments, the pods of one that isn't ready, and the leader's Lease.
+
+        Few users may read these. That is reported only for a new job, for which they matter.
+        """
+        query = {"labelSelector": "app.kubernetes.io/name=trainmaster"}
+        found = await self._list("the operator's Deployment", "/apis/apps/v1/deployments", query)
+        known: dict[str, Any] = {"operators": found}
+        unready = next((one for one in found or () if not at(one, "status", "readyReplicas")), None)
+        if unready is not None:
+            path = f"/api/v1/namespaces/{_part(text(unready, 'metadata', 'namespace'))}/pods"
+            known["operator_pods"] = await self._list("the operator's pods", path, query) or ()
+        if found is not None and (unready is not None or not found):
+            home = self.job.namespace if unready is None else text(unready, "metadata", "namespace")
+            path = f"/apis/coordination.k8s.io/v1/namespaces/{_part(home)}/leases/{LEASE_NAME}"
+            known["lease"] = await self._get("the operator's Lease", path)
+        if self.job.status.phase is not None:
+            self.unread = [one for one in self.unread if not one.startswith("the operator's ")]
+        return known
 
     async def _position(self, queue: str) -> int | None:
         """Returns the position from Kueue's visibility API, or None if the API isn't served or readable."""

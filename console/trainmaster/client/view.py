@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
@@ -34,6 +34,9 @@ _RECOVERY = {
     "firstStep": "first step",
 }
 _COLOURS = {"Succeeded": "#2e7d32", "Failed": "#c62828", "Running": "#1565c0"}
+# A job is in a crash loop if its newest counted failure is at most LOOP_SECONDS old, and if LOOP_FAILURES counted
+# failures are at most LOOP_WINDOW seconds old.
+LOOP_SECONDS, LOOP_WINDOW, LOOP_FAILURES = 600.0, 3_600.0, 2
 # Maximum number of failures that a notebook shows. `kubectl dtj status` shows all that the status contains.
 _NOTEBOOK_FAILURES = 3
 
@@ -50,6 +53,9 @@ class FailureView:
         self.pod = text(raw.get("pod"), 253)
         self.node = text(raw.get("node"), 253)
         self.exit_code = whole(raw.get("exitCode"))
+        self.counted = raw.get("counted") is not False
+        # How many failures in a row were identical to this one.
+        self.count = max(whole(raw.get("count")) or 1, 1)
         self.failed_at = _time(raw.get("failedAt"))
         self.not_continued = text(raw.get("notContinued"))
         self.recovery_times = mapping(raw.get("recovery"))
@@ -253,11 +259,27 @@ class JobView:
         usual = "" if self.usual_seconds is None else f" (a {what} takes {self.usual_seconds:.2g} s)"
         return f"no {what if what == 'step' else 'progress in ' + what} for {api_times.duration(seconds)}{usual}"
 
+    def crash_loop(self, now: datetime) -> str:
+        """Describes failures that recur, such as "failed 3 times, most recently 12 s ago: rank 1 …". Else empty."""
+        ages = [
+            (api_times.since(now.timestamp(), one.failed_at), one)
+            for one in self.failures
+            if one.counted and one.failed_at
+        ]
+        recent = [(age, one) for age, one in ages if age <= LOOP_WINDOW]
+        times = sum(one.count for _, one in recent)
+        is_open = self.phase in ("Running", "Starting", "Restarting")
+        if not is_open or not recent or recent[0][0] > LOOP_SECONDS or times < LOOP_FAILURES:
+            return ""
+        age, newest = recent[0]
+        often = "twice" if times == 2 else f"{times} times"
+        return f"failed {often}, most recently {api_times.duration(age)} ago: {newest.last_line}"
+
     def trouble(self, now: datetime) -> str:
         """Returns in one sentence why a running job isn't well, or an empty text. Every view shows this sentence."""
-        if not (stalled := self.stall(now)):
-            return self.notice
-        return stalled + (f": {first_line(self.stall_message)}" if self.stall_message else "")
+        if stalled := self.stall(now):
+            return stalled + (f": {first_line(self.stall_message)}" if self.stall_message else "")
+        return self.crash_loop(now) or first_line(self.notice)
 
     def members(self, now: datetime) -> str:
         """Describes which workers train while ranks are missing, such as "with 3 of 4 workers for 14 s"."""
@@ -384,6 +406,8 @@ def _facts(view: JobView) -> Iterator[tuple[str, str]]:
     yield "attempt", f"{view.attempt} ({counts})"
     yield "workers", f"{view.workers} {'finished' if view.is_finished else 'running'}"
     yield from view.figures.items()
+    if trouble := view.trouble(datetime.now(UTC)):
+        yield "trouble", trouble
     if not view.is_finished and (obstacle := view.obstacle()):
         yield "waits", obstacle
     if view.phase == "Failed" and view.end_message:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from trainmaster.client.view import JobView, view_of
@@ -38,6 +39,7 @@ def row_of(job: Mapping[str, Any], view: JobView | None = None) -> Row:
     return {
         **{name: getattr(view, attribute) for name, attribute in _VALUES.items()},
         **{name: getattr(view, attribute) or None for name, attribute in _TEXTS.items()},
+        "trouble": view.trouble(datetime.now(UTC)) or None,
         "failedAt": view.failures[0].failed_at if view.failures else None,
         "queue": text(mapping(spec.get("scheduling")).get("queue"), 253) or None,
         "suspended": mapping(spec.get("runPolicy")).get("suspend") is True,

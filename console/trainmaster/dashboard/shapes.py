@@ -47,8 +47,8 @@ def _status() -> dict[str, Shape]:
 
     return {
         **fields(JobStatus),
-        **_names("workers progress timeSpent stacksRequest", _VALUES),
-        **_names("nodeFailures avoidedNodes", _TEXT),
+        **_names("workers timeSpent stacksRequest", _VALUES),
+        **_names("progress nodeFailures avoidedNodes", _TEXT),
         **lists,
         "failures": Each({**fields(Failure), "recovery": _VALUES, "message": _TEXT}, most=16),
         "conditions": Each({**fields(Condition), "message": _SENTENCE}, most=16),
@@ -173,9 +173,12 @@ _BY_RESOURCE: Mapping[str, Fields] = {
         "status": {
             **_names("phase attempt restarts disruptions startTime completionTime"),
             "workers": _names("running desired"),
-            "progress": _names("step totalSteps etaSeconds loss samplesPerSecond goodput"),
+            "progress": {
+                **_names("step totalSteps etaSeconds loss samplesPerSecond goodput"),
+                **{"stall": _SENTENCE, "notice": _SENTENCE},
+            },
             "conditions": _CONDITIONS,
-            "failures": Each({**_names("node failedAt reason"), "message": _TEXT}, most=16),
+            "failures": Each({**_names("node failedAt reason count counted"), "message": _TEXT}, most=16),
             **_names("nodeFailures avoidedNodes", _SENTENCE),
         },
     },

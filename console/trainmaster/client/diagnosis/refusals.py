@@ -1,4 +1,4 @@
-"""Explains why a job has no pods: no operator serves it, or the operator or the API server refuses it.
+"""Explains why a job has no pods: a user holds it, or the operator or the API server refuses it.
 
 The patterns match messages about quotas (plugin/pkg/admission/resourcequota), Pod Security and admission.
 """
@@ -45,21 +45,19 @@ _FIELDS = {"cpu": "spec.resources.cpu", "memory": "spec.resources.memory"}
 _COLLECTING = ("foregroundDeletion", "orphan")
 
 
-def unserved_findings(situation: Situation) -> Iterator[Finding]:
-    """Yields the causes that precede all others: deletion, suspension, no operator, an invalid spec."""
+def held_findings(situation: Situation) -> Iterator[Finding]:
+    """Yields the causes that precede all others: deletion, suspension, an invalid spec."""
     job = situation.job
     message = situation.shown_message.rstrip(".")
     deleted = text(job.raw, "metadata", "deletionTimestamp")
     if deleted:
         yield _deleting(situation, deleted)
-    if job.status.phase is None:
-        yield _unseen(situation)
     if job.phase == "Succeeded":
         progress = f" ({situation.view.progress})" if situation.view.progress else ""
         yield Finding("Succeeded", f"all ranks exited with code 0{progress}")
     suspended = situation.condition("Suspended")
-    held_by_user = suspended is not None and (suspended.status, suspended.reason) == ("True", "Suspended")
-    if (job.to_be_suspended and not job.finished) or held_by_user:
+    is_held = suspended is not None and (suspended.status, suspended.reason) == ("True", "Suspended")
+    if (job.to_be_suspended and not job.finished) or is_held:
         resume = Step("resume it", f"kubectl dtj resume {job.name} {situation.where}")
         yield Finding("Suspended", "a user has suspended it (runPolicy.suspend is true)", (), (resume,))
     if situation.view.end_reason == "InvalidSpec":
@@ -92,39 +90,6 @@ def _deleting(situation: Situation, deleted: str) -> Finding:
         look = f"kubectl get pods {situation.where} -l trainmaster.dev/job-name={job.name} -o wide"
         step = Step("its pods and their nodes", look)
     return Finding("Deleting", clause, tuple(evidence), (step,))
-
-
-def _unseen(situation: Situation) -> Finding:
-    namespace = situation.job.namespace
-    get = Step("the cluster's operators", "kubectl get deployments -A -l app.kubernetes.io/name=trainmaster")
-    if situation.operators is None:
-        clause = "no operator has accepted it, and whether one runs couldn't be read"
-        return Finding("NoOperator", clause, (), (get,), is_certain=False)
-    if not situation.operators:
-        clause = "no operator has accepted it: none is installed in this cluster as a Deployment"
-        install = Step("install one (README.md), or start one for this namespace: trainmaster operator run")
-        return Finding("NoOperator", clause, (), (install, get))
-    serving = [one for one in situation.operators if not _namespaces(one) or namespace in _namespaces(one)]
-    if not serving:
-        names = sorted({name for one in situation.operators for name in _namespaces(one)})
-        clause = f"the operator serves namespace {joined(names)}, and the job is in {namespace}"
-        add = Step(f"add {namespace} to `namespaces` in the chart's values, or create the job in a served namespace")
-        return Finding("NoOperator", clause, (), (add, get))
-    place, name = text(serving[0], "metadata", "namespace"), name_of(serving[0])
-    logs = Step("its log", f"kubectl logs -n {place} deployment/{name} --tail 50")
-    if not at(serving[0], "status", "readyReplicas"):
-        describe = f"kubectl describe pods -n {place} -l app.kubernetes.io/name=trainmaster"
-        steps = (Step("why its pod isn't ready", describe), logs)
-        return Finding("NoOperator", f"the operator {place}/{name} has no ready pod", (), steps)
-    clause = f"the operator {place}/{name} runs and hasn't accepted it yet; this should take a second"
-    return Finding("NoOperator", clause, (), (logs,), is_certain=False)
-
-
-def _namespaces(operator: Object) -> list[str]:
-    """Returns the namespaces in an operator's options. An empty list means all namespaces."""
-    containers = items(operator, "spec", "template", "spec", "containers")
-    options = [str(one) for each in containers for field in ("command", "args") for one in each.get(field) or ()]
-    return [one.removeprefix("--namespace=") for one in options if one.startswith("--namespace=")]
 
 
 def _refused(situation: Situation) -> Iterator[str]:
