@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.why.cluster import ClusterOfObjects
 from tests.why.situations import Expected
@@ -35,4 +35,7 @@ def answer(expected: Expected) -> Answer:
         for item in expected.objects
         if item["kind"] == "DistributedTrainingJob" and item["metadata"]["name"] == expected.job
     )
-    return Answer(expected, diagnose(run(gather(Blocking(ClusterOfObjects(expected)), TrainingJob.of(raw)))))
+    situation = run(gather(Blocking(ClusterOfObjects(expected)), TrainingJob.of(raw)))
+    if expected.now is not None:
+        situation = replace(situation, now=expected.now)
+    return Answer(expected, diagnose(situation))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ _API_VERSIONS = {
     "PersistentVolumeClaim": "v1",
     "StatefulSet": "apps/v1",
     "Deployment": "apps/v1",
+    "Lease": "coordination.k8s.io/v1",
     "Workload": "kueue.x-k8s.io/v1beta2",
     "LocalQueue": "kueue.x-k8s.io/v1beta2",
     "ClusterQueue": "kueue.x-k8s.io/v1beta2",
@@ -42,6 +44,8 @@ class Expected:
     logs: Mapping[str, str] = field(default_factory=dict)
     metrics: Mapping[str, str] = field(default_factory=dict)
     is_recorded: bool = False
+    now: datetime | None = None
+    """The moment of the question; None for the present."""
 
 
 @cache
@@ -62,6 +66,7 @@ def _read(path: Path) -> Iterator[Expected]:
         yield Expected(
             theme["theme"], raw["name"], name, raw["cause"], raw["person"], tuple(raw["says"]), tuple(objects),
             tuple(raw.get("forbidden", ())), raw.get("logs", {}), raw.get("metrics", {}),
+            now=datetime.fromisoformat(raw["now"]) if "now" in raw else None,
         )  # fmt: skip
     for raw in theme.get("recorded", ()):
         found = tuple(json.loads((FOLDER / "recorded" / f"{raw['job']}.json").read_text()))
@@ -80,6 +85,8 @@ def _read(path: Path) -> Iterator[Expected]:
 def _job(raw: Mapping[str, Any]) -> dict[str, Any]:
     short = raw.get("job", {"name": "job", "spec": {"workers": 2}})
     metadata = {"name": short["name"], "namespace": NAMESPACE, "uid": f"uid-{short['name']}"}
+    if "annotations" in short:
+        metadata["annotations"] = short["annotations"]
     if "deleting" in short:
         metadata |= {"deletionTimestamp": short["deleting"], "finalizers": short["finalizers"]}
     status = json.loads(json.dumps(short.get("status", {})))

@@ -240,12 +240,16 @@ class _State:
         unready = [pod for pod in placed if not has_condition(pod, "Ready")]
         self.gang = text(job.raw, "spec", "scheduling", "gang", "scheduler")
         self.is_queued = any(each.reason == "Queued" and each.status == "True" for each in status.conditions)
-        self.lacks_nodes = bool(unscheduled) or "Unschedulable" in reasons
+        lacking = {"Unschedulable", "SchedulingBackoff", "SchedulingRetried"}
+        self.lacks_nodes = bool(unscheduled) or bool(lacking & reasons)
         suspects = dict.fromkeys(text(pod, "spec", "nodeName") for pod in unready)
         self.suspect_nodes = [] if job.finished else list(suspects)[:8]
         is_starting = status.phase in ("Pending", "Starting", "Restarting") or status.training_with is not None
         self.has_events = is_starting or job.phase == "Failed"
         self.troubled = [name_of(pod) for pod in (*unscheduled, *unready)][:MAX_TROUBLED_PODS]
+        if self.lacks_nodes and not pods and status.workers.desired > 0:
+            # A job that gave up its nodes has no pods. The events of the last worker's outlive it for an hour.
+            self.troubled = [f"{job.name}-{status.workers.desired - 1}"]
         self.claims = list(dict.fromkeys(claim for pod in unscheduled for claim in claims_of(pod)))[:MAX_TROUBLED_PODS]
         # The pods whose agents are asked for their metrics pages.
         self.talking: list[Object] = []

@@ -34,6 +34,15 @@ _RECOVERY = {
     "firstStep": "first step",
 }
 _COLOURS = {"Succeeded": "#2e7d32", "Failed": "#c62828", "Running": "#1565c0"}
+# Sections of a step's time in which a job can stall, with the noun for one of them.
+_SECTIONS = {
+    "setup": "the setup",
+    "data": "a wait for data",
+    "evaluate": "an evaluation",
+    "checkpoint": "a checkpoint",
+    "compile": "a compilation",
+    "finish": "the end",
+}
 # A job is in a crash loop if its newest counted failure is at most LOOP_SECONDS old, and if LOOP_FAILURES counted
 # failures are at most LOOP_WINDOW seconds old.
 LOOP_SECONDS, LOOP_WINDOW, LOOP_FAILURES = 600.0, 3_600.0, 2
@@ -255,9 +264,11 @@ class JobView:
         if self.stalled_since is None:
             return ""
         seconds = max(api_times.since(now.timestamp(), self.stalled_since), 0.0)
-        what = self.stalled_section if self.stalled_section not in ("", "train") else "step"
-        usual = "" if self.usual_seconds is None else f" (a {what} takes {self.usual_seconds:.2g} s)"
-        return f"no {what if what == 'step' else 'progress in ' + what} for {api_times.duration(seconds)}{usual}"
+        section = self.stalled_section
+        what = _SECTIONS.get(section, "a step")
+        usual = "" if self.usual_seconds is None else f" ({what} takes {self.usual_seconds:.2g} s)"
+        where = f"progress ({section})" if section in _SECTIONS else "step"
+        return f"no {where} for {api_times.duration(seconds)}{usual}"
 
     def crash_loop(self, now: datetime) -> str:
         """Describes failures that recur, such as "failed 3 times, most recently 12 s ago: rank 1 …". Else empty."""

@@ -108,7 +108,7 @@ _POD: Fields = {
     "metadata": {**_METADATA, "labels": _LABELS},
     "spec": {
         **_names("nodeName schedulerName"),
-        **_names("nodeSelector tolerations", _VALUES),
+        **_names("nodeSelector tolerations affinity", _VALUES),
         **{"containers": _REQUESTS, "initContainers": _REQUESTS},
         "volumes": Each({"name": _NAME, "persistentVolumeClaim": {"claimName": _NAME}}, most=64),
     },

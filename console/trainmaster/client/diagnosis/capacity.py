@@ -93,7 +93,7 @@ def rooms(nodes: Iterable[Object], pods: Iterable[Object] | None, resource: str)
     found = []
     for node in nodes:
         name = name_of(node)
-        amount = _amount(at(node, "status", "allocatable", resource))
+        amount = amount_of(at(node, "status", "allocatable", resource))
         found.append(Room(name, amount, None if pods is None else amount - used.get(name, Decimal(0))))
     return sorted(found, key=lambda room: (-(room.allocatable if room.free is None else room.free), room.node))
 
@@ -125,10 +125,11 @@ def is_counted(resource: str) -> bool:
 def _requests(container: Object) -> Iterable[tuple[str, Decimal]]:
     resources = mapping(container.get("resources"))
     asked = {**mapping(resources.get("limits")), **mapping(resources.get("requests"))}
-    return ((name, _amount(value)) for name, value in asked.items())
+    return ((name, amount_of(value)) for name, value in asked.items())
 
 
-def _amount(value: object) -> Decimal:
+def amount_of(value: object) -> Decimal:
+    """Parses a quantity. Anything else counts as 0."""
     try:
         return quantity(value) if isinstance(value, int | str) else Decimal(0)
     except (ValueError, KeyError, ArithmeticError):

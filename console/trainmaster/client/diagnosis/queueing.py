@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 
 from trainmaster.client.diagnosis.capacity import read_exclusions, resource_noun
+from trainmaster.client.diagnosis.scheduling import whole_job_finding
 from trainmaster.client.diagnosis.situation import Finding, Situation, Step
 from trainmaster.client.objects import Object, at, condition, has_condition, items, joined, name_of, text
 from trainmaster_operator.wire.values import whole
@@ -170,9 +171,11 @@ def gang_findings(situation: Situation) -> Iterator[Finding]:
         scarce = f" (too few free {', '.join(lacking)})" if lacking else ""
         count = at(group, "spec", "minMember") or "all"
         clause = f"its gang needs nodes for {count} pods at once, and there aren't enough{scarce}"
-        steps = (
-            Step("wait for other jobs, ask for fewer workers, or for less per worker"),
-            Step("the gang", f"kubectl describe podgroup {name_of(group)} {situation.where}"),
-        )
-        yield Finding("GangWaits", clause, (f"PodGroup {name_of(group)}: {message}",), steps)
+        evidence: tuple[str, ...] = (f"PodGroup {name_of(group)}: {message}",)
+        steps: tuple[Step, ...] = (Step("wait for other jobs, ask for fewer workers, or for less per worker"),)
+        if whole := whole_job_finding(situation):
+            clause = f"its gang waits for nodes: {whole.clause}"
+            evidence, steps = (*whole.evidence, *evidence), whole.steps
+        look = Step("the gang", f"kubectl describe podgroup {name_of(group)} {situation.where}")
+        yield Finding("GangWaits", clause, evidence, (*steps, look))
         return

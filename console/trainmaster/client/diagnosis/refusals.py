@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from trainmaster.client.diagnosis.capacity import resource_noun
 from trainmaster.client.diagnosis.situation import Finding, Situation, Step
-from trainmaster.client.objects import Object, at, items, joined, name_of, short, text
+from trainmaster.client.objects import at, joined, name_of, short, text
 
 _POLICY = "change what it names, or ask the policy's owner"
 _EVENTS = ("the refusals", "kubectl events {where} --types=Warning")
@@ -52,12 +52,9 @@ def held_findings(situation: Situation) -> Iterator[Finding]:
     deleted = text(job.raw, "metadata", "deletionTimestamp")
     if deleted:
         yield _deleting(situation, deleted)
-    if job.phase == "Succeeded":
-        progress = f" ({situation.view.progress})" if situation.view.progress else ""
-        yield Finding("Succeeded", f"all ranks exited with code 0{progress}")
     suspended = situation.condition("Suspended")
     is_held = suspended is not None and (suspended.status, suspended.reason) == ("True", "Suspended")
-    if (job.to_be_suspended and not job.finished) or is_held:
+    if ((job.to_be_suspended and not job.finished) or is_held) and job.phase != "Suspending":
         resume = Step("resume it", f"kubectl dtj resume {job.name} {situation.where}")
         yield Finding("Suspended", "a user has suspended it (runPolicy.suspend is true)", (), (resume,))
     if situation.view.end_reason == "InvalidSpec":

@@ -43,7 +43,7 @@ def operator_findings(situation: Situation) -> Iterator[Finding]:
 
 
 def trouble_findings(situation: Situation) -> Iterator[Finding]:
-    """Yields why a running job isn't well: a stall, a crash loop, or ranks or progress that nobody knows."""
+    """Yields why a job isn't well although it runs, or although it has succeeded."""
     job, view = situation.job, situation.view
     if job.phase == "Suspending":
         yield _suspending(situation)
@@ -54,7 +54,9 @@ def trouble_findings(situation: Situation) -> Iterator[Finding]:
         if loop := view.crash_loop(situation.now):
             yield _crash_loop(situation, loop)
             return
-    if view.notice and (job.phase == "Running" or job.phase == "Succeeded"):
+    if job.phase == "Succeeded" and not _APART.search(view.notice):
+        yield Finding("Succeeded", f"all ranks exited with code 0{f' ({view.progress})' if view.progress else ''}")
+    elif view.notice and job.phase in ("Running", "Succeeded"):
         yield _notice(situation)
     elif job.phase == "Running":
         yield from _unreported(situation)
@@ -124,9 +126,7 @@ def _notice(situation: Situation) -> Finding:
         clause = f"all ranks exited with code 0, but {short(first)}" if job.phase == "Succeeded" else short(first)
         step = Step("make the script join one process group: RANK, WORLD_SIZE and MASTER_ADDR are set (docs/pods.md)")
         return Finding("RanksNeverMet", clause, tuple(rest.splitlines()[:6]), (step, logs))
-    prefix = "all ranks exited with code 0; " if job.phase == "Succeeded" else ""
-    evidence = (*rest.splitlines()[:6],)
-    return Finding("NoProgress", f"{prefix}{short(first)}", evidence, (Step(_PROGRESS), logs))
+    return Finding("NoProgress", short(first), tuple(rest.splitlines()[:6]), (Step(_PROGRESS), logs))
 
 
 def _unreported(situation: Situation) -> Iterator[Finding]:
