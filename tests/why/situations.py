@@ -105,10 +105,14 @@ def _job(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 def _failed(failure: Mapping[str, Any], error: str, workers: int) -> dict[str, Any]:
     """Returns a job that ended with its only attempt."""
-    who = f"worker {failure['worker']}" + (f" (rank {failure['rank']})" if "rank" in failure else "")
-    message = f"{who} ended with exit code {failure['exitCode']}"
-    if error.strip():
-        message += ": " + " | ".join(line.strip() for line in error.strip().splitlines()[-3:])
+    if "exception" in failure:
+        who = f"rank {failure['rank']} (worker {failure['worker']}, pod job-{failure['worker']})"
+        message = f"{failure['exception']}, at {failure['location']}; {who} ended with exit code {failure['exitCode']}"
+    else:
+        who = f"worker {failure['worker']}" + (f" (rank {failure['rank']})" if "rank" in failure else "")
+        message = f"{who} ended with exit code {failure['exitCode']}"
+        if error.strip():
+            message += ": " + " | ".join(line.strip() for line in error.strip().splitlines()[-3:])
     whole = {
         "attempt": 1,
         "pod": f"job-{failure['worker']}",
@@ -129,7 +133,8 @@ def _failed(failure: Mapping[str, Any], error: str, workers: int) -> dict[str, A
 def _evidence(name: str, raw: Mapping[str, Any]) -> dict[str, Any]:
     failure = raw["failure"]
     report = {"state": "Failed", "reason": failure["reason"], "exitCode": failure["exitCode"], "error": raw["error"]}
-    kept = {"attempt": 1, "failure": dict(failure), "workers": {str(failure["worker"]): report}}
+    finished = {str(worker): {"state": "Finished", "exitCode": 0} for worker in raw.get("finished", ())}
+    kept = {"attempt": 1, "failure": dict(failure), "workers": {str(failure["worker"]): report, **finished}}
     text = json.dumps(kept | {"ranks": raw.get("ranks", {})})
     metadata = {"name": f"{name}-evidence", "namespace": NAMESPACE}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"attempt-1.json": text}}

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from trainmaster.client.diagnosis.operators import LEASE_NAME
+from trainmaster.client.diagnosis.operators import LEASE_NAME, LEASE_NAMESPACE
 from trainmaster.client.diagnosis.scheduling import claims_of
 from trainmaster.client.diagnosis.situation import Situation
 from trainmaster.client.errors import ClientError, JobNotFound, NotAllowed
@@ -179,10 +179,15 @@ class _Gathering:
         if unready is not None:
             path = f"/api/v1/namespaces/{_part(text(unready, 'metadata', 'namespace'))}/pods"
             known["operator_pods"] = await self._list("the operator's pods", path, query) or ()
-        if found is not None and (unready is not None or not found):
-            home = self.job.namespace if unready is None else text(unready, "metadata", "namespace")
-            path = f"/apis/coordination.k8s.io/v1/namespaces/{_part(home)}/leases/{LEASE_NAME}"
-            known["lease"] = await self._get("the operator's Lease", path)
+        if not found or unready is not None:
+            homes = [LEASE_NAMESPACE, self.job.namespace, text(unready, "metadata", "namespace")]
+            paths = [
+                f"/apis/coordination.k8s.io/v1/namespaces/{_part(home)}/leases/{LEASE_NAME}"
+                for home in dict.fromkeys(filter(None, homes))
+            ]
+            leases = [await self._get("the operator's Lease", path) for path in paths]
+            renewed = [lease for lease in leases if text(lease, "spec", "renewTime")]
+            known["lease"] = max(renewed, key=lambda lease: text(lease, "spec", "renewTime"), default=None)
         if self.job.status.phase is not None:
             self.unread = [one for one in self.unread if not one.startswith("the operator's ")]
         return known

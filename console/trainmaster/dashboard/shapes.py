@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from trainmaster.client.diagnosis.failures import LEFT_OUT_ANNOTATION
 from trainmaster_operator.api.limits import MAX_BYTES, MAX_OTHER_BYTES
 from trainmaster_operator.api.pod_schema.fields import pod_types
 from trainmaster_operator.api.trimming import Each, Shape, Whole
@@ -60,12 +61,17 @@ _VOLUMES = Each(dict.fromkeys(pod_types()["Volume"].fields, _VALUES), most=64)
 # A job on its own page, including the fields that `why` reads.
 _JOB: Fields = {
     **_names("kind apiVersion"),
-    "metadata": {**_METADATA, "finalizers": _VALUES, "generation": _NUMBER},
+    "metadata": {
+        **_METADATA,
+        "finalizers": _VALUES,
+        "generation": _NUMBER,
+        "annotations": {LEFT_OUT_ANNOTATION: _SENTENCE},
+    },
     "spec": {
         **_names("workers processesPerWorker image", _VALUES),
         **_names("code elastic spares resources accelerator scheduling runPolicy failurePolicy checkpoint", _VALUES),
-        "workerGroups": Each(_names("name workers"), most=64),
-        "podTemplate": {"spec": {"volumes": _VOLUMES}},
+        "workerGroups": Each({**_names("name workers"), "nodeSelector": _VALUES}, most=64),
+        "podTemplate": {"spec": {"volumes": _VOLUMES, **_names("nodeSelector tolerations affinity", _VALUES)}},
     },
     "status": _status(),
 }

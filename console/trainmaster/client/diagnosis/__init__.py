@@ -57,7 +57,7 @@ def diagnose(situation: Situation) -> Diagnosis:
         namespace=job.namespace,
         name=job.name,
         phase=job.phase,
-        sentence=f"{beginning}{' ' if cause.cause == 'Healthy' else ': '}{cause.clause}.",
+        sentence=f"{beginning}{' ' if cause.cause == 'Healthy' else ': '}{cause.clause.rstrip('. ')}.",
         others=tuple(other.clause for other in others[:MAX_OTHERS] if other.cause not in _ORDINARY),
         unread=situation.unread,
     )

@@ -14,8 +14,9 @@ from trainmaster_operator.api import times
 from trainmaster_operator.wire.values import number
 
 # A Lease that is older than its duration by this many seconds isn't held. Clocks of different machines differ.
-LEASE_SLACK_SECONDS = 15.0
-LEASE_NAME = "trainmaster-operator"
+LEASE_SLACK_SECONDS = 45.0
+# The Lease, and its namespace unless the operator's options name another.
+LEASE_NAME, LEASE_NAMESPACE = "trainmaster-operator", "trainmaster-system"
 _LABEL = "app.kubernetes.io/name=trainmaster"
 _GET = Step("the cluster's operators", f"kubectl get deployments -A -l {_LABEL}")
 
@@ -122,9 +123,20 @@ def _pod_problem(pod: Object, namespace: str) -> tuple[str, tuple[Step, ...]]:
 
 
 def _stale(situation: Situation) -> str:
-    """Returns when the leader's Lease was last renewed if that is too long ago. Else an empty text."""
+    """Returns when the leader's Lease was last renewed if that is too long ago. Else an empty text.
+
+    Only the operator writes the status, so a newer time there is a sign of life too.
+    """
     lease = situation.lease
-    return text(lease, "spec", "renewTime") if lease and _is_stale(situation, lease) else ""
+    if not lease or not _is_stale(situation, lease):
+        return ""
+    renewed, status = text(lease, "spec", "renewTime"), situation.job.status
+    progress = status.progress.reported_at if status.progress is not None else None
+    spent = status.time_spent.until if status.time_spent is not None else None
+    signs = [one for one in (renewed, progress, spent) if one and times.to_seconds(one) is not None]
+    newest = max(signs, key=lambda one: times.to_seconds(one) or 0.0)
+    age = times.since(situation.now.timestamp(), newest)
+    return newest if age > LEASE_SLACK_SECONDS else ""
 
 
 def _is_stale(situation: Situation, lease: Object) -> bool:
