@@ -3,7 +3,8 @@
 All functions here are pure; `trainmaster.client.gathering` reads a situation from a cluster. Read the modules in this
 order:
 
-- `situation`: the rules' input (the readable raw objects around a job) and output (findings);
+- `situation`: the rules' input (the readable raw objects around a job) and output (findings); `advice` fits the steps
+  of a finding to the job;
 - the rules, in the order of a job's life: `operators` (jobs that no operator serves), `refusals` (jobs that are held or
   refused), `queueing` (Kueue, gangs), `scheduling` (pods without a node; uses `capacity` and `gangs`), `pods` (nodes,
   volumes, images, containers, ranks that don't start), `failures` (what ended an attempt; uses `endings`), `trouble`
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from trainmaster.client.diagnosis.advice import fitted
 from trainmaster.client.diagnosis.failures import failure_findings
 from trainmaster.client.diagnosis.operators import unseen_findings
 from trainmaster.client.diagnosis.pods import container_findings, image_findings, node_findings, volume_findings
@@ -28,7 +30,7 @@ from trainmaster.client.diagnosis.scheduling import scheduling_findings
 from trainmaster.client.diagnosis.situation import Diagnosis, Finding, Situation, Step
 from trainmaster.client.diagnosis.trouble import operator_findings, trouble_findings
 
-__all__ = ["Diagnosis", "Finding", "Situation", "Step", "diagnose"]
+__all__ = ["Diagnosis", "Finding", "Situation", "Step", "diagnose", "findings"]
 
 _RULES: tuple[Callable[[Situation], Iterator[Finding]], ...] = (
     *(unseen_findings, held_findings, operator_findings),
@@ -42,12 +44,17 @@ _ORDINARY = ("Healthy", "Starting", "Unknown")
 _VERBS = {"Failed": "has failed", "Succeeded": "has succeeded"}
 
 
-def diagnose(situation: Situation) -> Diagnosis:
-    """Returns the reason for the job's state."""
+def findings(situation: Situation) -> list[Finding]:
+    """Returns all findings, one for each cause, the one that matters most first."""
     found: list[Finding] = []
     for rule in _RULES:
         found.extend(finding for finding in rule(situation) if finding.cause not in {each.cause for each in found})
-    cause, *others = found
+    return [fitted(situation, finding) for finding in found]
+
+
+def diagnose(situation: Situation) -> Diagnosis:
+    """Returns the reason for the job's state."""
+    cause, *others = findings(situation)
     job = situation.job
     beginning = f"{job.name} {_VERBS.get(job.phase, f'is {job.phase.lower()}')}"
     if members := situation.view.members(situation.now):

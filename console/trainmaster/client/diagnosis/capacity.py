@@ -23,6 +23,7 @@ from trainmaster.client.objects import Object, at, items, name_of, text
 from trainmaster_operator.api.kubernetes_syntax import quantity
 from trainmaster_operator.wire.values import mapping
 
+_ONE = {"GPUs": "GPU", "pods": "pod", "places for pods": "place for a pod"}
 _NOUNS = {"cpu": "CPU", "memory": "memory", "ephemeral-storage": "local storage", "pods": "places for pods"}
 _BEGINNING = re.compile(r"0/\d+ nodes are (?:un)?available: ")
 # A dot ends a sentence if a space or nothing follows. Other dots belong to names of resources and taints.
@@ -107,9 +108,10 @@ def shown(amount: Decimal, resource: str) -> str:
     return str(int(amount)) if amount == amount.to_integral_value() else f"{int(amount * 1000)}m"
 
 
-def resource_noun(resource: str) -> str:
-    """Returns the usual word for a resource."""
-    return _NOUNS.get(resource) or ("GPUs" if resource.endswith("/gpu") else resource)
+def resource_noun(resource: str, amount: object = None) -> str:
+    """Returns the usual word for a resource, or for this amount of it: 1 GPU, 2 GPUs."""
+    noun = _NOUNS.get(resource) or ("GPUs" if resource.endswith("/gpu") else resource)
+    return _ONE.get(noun, noun) if str(amount) == "1" else noun
 
 
 def too_little(resource: str) -> str:

@@ -35,7 +35,7 @@ _ENDINGS: tuple[tuple[str, str, str, str], ...] = (
      r"No space left on device[^\n]*/dev/shm|/dev/shm[^\n]*No space left on device|"
      r"unable to (?:mmap|write to file|allocate shared memory)[^\n]*/torch_", "SharedMemory",
      "found /dev/shm too small for the data loader or for NCCL",
-     "set spec.resources.sharedMemory, such as 16Gi, or use fewer data loader workers"),
+     "raise spec.resources.sharedMemory, such as to 16Gi, or use fewer data loader workers"),
     (r"DataLoader worker \(pid[^)]*\) is killed by signal: Killed", "OutOfMemory",
      "lost a data loader's worker, which was killed for memory",
      "raise spec.resources.memory, or use fewer data loader workers"),
@@ -85,7 +85,7 @@ _ENDINGS: tuple[tuple[str, str, str, str], ...] = (
      "GpuUnsupported", "can't use its GPU, because the image's torch (or an extension) has no kernel for its type",
      "use an image whose torch was built for this GPU, or nodes with another one"),
     (r"Torch not compiled with CUDA enabled", "TorchWithoutCuda", "can't use GPUs: the image's torch is without CUDA",
-     "use an image with a CUDA build of torch, or backend: gloo and the CPU"),
+     "use an image with a CUDA build of torch, or train on CPUs (spec.backend: gloo)"),
     (r"Cannot re-initialize CUDA in forked subprocess", "ForkedCuda",
      "uses CUDA in a forked subprocess, which CUDA doesn't allow",
      "use no GPU in data loader workers and at import, or multiprocessing_context='spawn'"),
@@ -144,7 +144,7 @@ _ENDINGS: tuple[tuple[str, str, str, str], ...] = (
      "can't start a new thread: the pod's limit of processes is reached",
      "use fewer data loader workers and threads (OMP_NUM_THREADS), or ask for a higher pid limit of the nodes"),
     (r"Errno 13\] Permission denied: '([^'\n]+)'", "PermissionDenied", "may not write or read {0}",
-     "let the volume belong to the pod's group: podTemplate: {{spec: {{securityContext: {{fsGroup: 1000}}}}}}"),
+     "let the volume belong to the pod's group: set spec.podTemplate.spec.securityContext.fsGroup: 1000"),
     (r"Errno 30\] Read-only file system: '([^'\n]+)'", "PermissionDenied",
      "can't write {0}: the file system is read-only", "write to a volume, such as spec.checkpoint.path"),
     (r"No space left on device: '([^'\n]+)'", "DiskFull", "finds no space left for {0}",
@@ -164,24 +164,24 @@ _ENDINGS: tuple[tuple[str, str, str, str], ...] = (
      "can't listen on its port: the address is in use already ({0})",
      "use the job's MASTER_PORT and no fixed port, or end what a former run left behind"),
     (r"Connect to ([\w.:]+(?:<\d+>)?) failed : ([^\n]+)", "NcclNetwork", "can't connect to {0} by NCCL: {1}",
-     "name the interface (interconnect: {{interface: eth0}}), and open all ports between the pods "
+     "name the interface (spec.interconnect.interface: eth0), and open all ports between the pods "
      "(docs/operating.md)"),
     (r"(no socket interface found)", "NcclNetwork", "can't use the network interface that NCCL was given: {0}",
-     "correct the interface (interconnect: {{interface: eth0}}), or leave it out"),
+     "correct the interface (spec.interconnect.interface: eth0), or leave it out"),
     (r"client socket has timed out after \d+ms while trying to connect to \(([^,)\s]+)|"
      r"Timed out after \d+ seconds waiting for clients", "WorkersUnreachable",
      "couldn't connect to rank 0 in time ({0})",
      "look at the worker that isn't there, and for a NetworkPolicy between the pods (docs/operating.md)"),
     (r"No route to host|Network is unreachable", "NcclNetwork",
      "doesn't reach the other workers over the network",
-     "name the interface (interconnect: {{interface: eth0}}), and open all ports between the pods "
+     "name the interface (spec.interconnect.interface: eth0), and open all ports between the pods "
      "(docs/operating.md)"),
     (r"Call to (ibv_reg_mr\w*) failed(?: with error)? ?([^\n]*)", "NcclInfiniband",
      "can't register memory for RDMA, in {0}: {1}",
-     "raise the locked-memory limit: podTemplate adds the capability IPC_LOCK (docs/pods.md)"),
+     "set spec.interconnect.rdma, which adds the capability IPC_LOCK; else raise the node's locked-memory limit"),
     (r"Call to (ibv_\w+) failed(?: with error)? ?([^\n]*)|ibv_\w+ .*failed", "NcclInfiniband",
      "lost InfiniBand (RDMA), in {0}: {1}",
-     "check spec.interconnect.rdma and the locked-memory limit, or go without: NCCL_IB_DISABLE=1 in podTemplate"),
+     "check spec.interconnect.rdma and the locked-memory limit, or go without (NCCL_IB_DISABLE=1)"),
     (r"OpType=(\w+),.*?Timeout\(ms\)=(\d+)\d{3}\)", "NcclTimeout",
      "waited for more than {1} s in the collective {0}: another rank didn't take part",
      "look at the rank that is behind; a slow step or a branch that only some ranks take does that"),
@@ -206,7 +206,7 @@ _ENDINGS: tuple[tuple[str, str, str, str], ...] = (
      "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))"),
     (r"(nccl(?:InvalidUsage|InvalidArgument|InternalError|UnhandledCudaError|SystemError)): [^\n]*\n"
      r"(?:\[rank\d+\]: ?)?Last error: *\n(?:\[rank\d+\]: ?)?([^\n]+)", "NcclError", "failed in NCCL ({0}): {1}",
-     "let NCCL say more: interconnect: {{debug: INFO}}"),
+     "let NCCL print more: set spec.interconnect.debug: INFO"),
     (r"Detected mismatch between collectives on ranks\. ([^\n]{0,200})", "RanksDiffer",
      "found that the ranks called different collectives: {0}",
      "look for a branch that only some ranks take"),
@@ -237,7 +237,7 @@ _ENDINGS: tuple[tuple[str, str, str, str], ...] = (
      "use a smaller learning rate, a warm-up, gradient clipping or bfloat16; look at the batch of that step"),
     (r"(?:BackendCompilerFailed|InductorError|torch\._dynamo\.exc\.\w+): [^\n]*\n?((?:\w+Error|\w+Exception): [^\n]+)?",
      "CompileFailed", "failed in torch.compile: {0}",
-     "train without torch.compile once (TORCHDYNAMO_DISABLE=1 in podTemplate) to see whether the model is right"),
+     "train without torch.compile once (TORCHDYNAMO_DISABLE=1) to see whether the model is right"),
     (r'File "(?:[^"\n]*/)?([^"/\n]+)", (line \d+)\n[^\n]*\n(?:[^\n]*\^[^\n]*\n)?\s*(?:SyntaxError|IndentationError): ',
      "SyntaxError", "can't read {0}, {1}: a syntax error, or syntax that the image's Python is too old for",
      "check the line, and the Python of the image (python --version)"),
@@ -245,7 +245,7 @@ _ENDINGS: tuple[tuple[str, str, str, str], ...] = (
      "PeerLost", "lost its connection to another rank, which ended first or was killed",
      "look at the other ranks' output: the cause is there"),
     (r"(NCCL error in: [^\n]+)", "NcclError", "failed in NCCL: {0}",
-     "let NCCL say more: interconnect: {{debug: INFO}}"),
+     "let NCCL print more: set spec.interconnect.debug: INFO"),
 )  # fmt: skip
 # A traceback's last line, which contains the exception's name (perhaps dotted) and message.
 _EXCEPTION = re.compile(

@@ -47,7 +47,7 @@ def failure_findings(situation: Situation) -> Iterator[Finding]:
     job, reason = situation.job, situation.view.end_reason
     message = situation.shown_message.rstrip(".")
     if reason == "DeadlineExceeded":
-        raised = Step("raise runPolicy.activeDeadlineSeconds, or ask for less, and apply the job again")
+        raised = Step("raise spec.runPolicy.activeDeadlineSeconds, or ask for less, and apply the job again")
         yield Finding("DeadlineExceeded", f"its time was over: {message}", (), (raised,))
     if job.phase == "Failed" and reason and not job.status.failures:
         yield Finding(reason, message or reason)
@@ -67,10 +67,10 @@ def _finding(situation: Situation, failure: Failure) -> Finding:
     reason, message, who = failure.reason, short(failure.message), _who(failure)
     job = f"{situation.job.name} {situation.where}"
     worker = "" if failure.worker is None else f" --worker {failure.worker}"
-    more = (Step("its log", f"kubectl dtj logs {job}{worker}"),)
+    more = [Step("its log", f"kubectl dtj logs {job}{worker}")]
     if evidence is not None:
         kept = f"kubectl dtj evidence {job} --attempt {failure.attempt}"
-        more = (Step("the evidence of this attempt", kept), *more)
+        more = [Step("the evidence of this attempt", kept), *more]
     lines = (_failure_line(failure), *(f"  {line}" for line in log.splitlines()[-MAX_LOG_LINES:]))
 
     def found(cause: str, clause: str, *remedies: str, is_certain: bool = True) -> Finding:
@@ -131,7 +131,7 @@ def _killed(found: Callable[..., Finding], name: str, who: str, frame: str) -> F
     at_line = f", in {frame}" if frame else ""
     if name == "SIGBUS":
         clause = f"{who} was killed by SIGBUS (a crash in native code{at_line}): most often /dev/shm is full"
-        return found("SharedMemory", clause, "set spec.resources.sharedMemory, such as 16Gi", is_certain=False)
+        return found("SharedMemory", clause, "raise spec.resources.sharedMemory, such as to 16Gi", is_certain=False)
     means = {
         "SIGKILL": ": most often the kernel or the node's administrator ended it for memory",
         "SIGILL": ": most often a library was built for a newer processor than its node has",
@@ -270,7 +270,7 @@ def _budget(situation: Situation) -> tuple[str, ...]:
     before = [f"attempt {one.attempt}: {one.reason}" for one in status.failures[1:4]]
     lines = [f"earlier failures: {', '.join(before)}"] if before else []
     if situation.view.end_reason == "MaxRestartsExceeded":
-        lines.append(f"no restart was left: {counted} counted (failurePolicy.maxRestarts)")
+        lines.append(f"no restart was left: {counted} counted (spec.failurePolicy.maxRestarts)")
     elif situation.job.phase != "Failed":
         lines.append(f"it tries again: {counted} counted so far")
     return tuple(lines)
@@ -327,7 +327,7 @@ def _hang(situation: Situation, failure: Failure, evidence: AttemptEvidence | No
     lines += [_rank_line(number, other) for number, other in sorted(ranks.items()) if number != rank][:6]
     option = f" --attempt {failure.attempt}" + ("" if rank is None else f" --rank {rank}")
     command = f"kubectl dtj evidence {situation.job.name} {situation.where}{option}"
-    raised = "if steps really take that long, raise failurePolicy.hang.progressSeconds"
+    raised = "if steps really take that long, raise spec.failurePolicy.hang.progressSeconds"
     return Finding("Hang", clause, tuple(lines), (Step("all stacks of that rank", command), Step(raised)))
 
 

@@ -125,11 +125,12 @@ def _in_use(situation: Situation, gang: Gang) -> Finding | None:
         return None
     resource = gang.scarce(empty=False)
     free = sum((place.free(resource) for place in gang.places), Decimal(0))
-    total, noun = gang.total(resource), resource_noun(resource)
+    total = gang.total(resource)
+    noun = resource_noun(resource, shown(total, resource))
     users = users_of(situation, gang, resource)
-    beside = (
-        f"{shown(free, resource)} of {shown(total, resource)} {noun} are free beside {joined(users, 2) or 'others'}"
-    )
+    are = "is" if free == 1 else "are"
+    beside = f"{shown(free, resource)} of {shown(total, resource)} {noun} {are} free beside "
+    beside += joined(users, 2) or "others"
     if free < gang.need(resource):
         clause = f"{_needs(gang, resource)}, and {beside}"
     else:
@@ -167,7 +168,8 @@ def has_ended(pod: Object) -> bool:
 
 def _needs(gang: Gang, resource: str) -> str:
     each = f"{plural(gang.workers, 'worker')} of {shown(gang.asked[resource], resource)}"
-    return f"the job needs {shown(gang.need(resource), resource)} {resource_noun(resource)} at once ({each} each)"
+    need = shown(gang.need(resource), resource)
+    return f"the job needs {need} {resource_noun(resource, need)} at once ({each} each)"
 
 
 def _have(gang: Gang) -> str:
@@ -177,10 +179,10 @@ def _have(gang: Gang) -> str:
 
 
 def _lines(gang: Gang, resource: str) -> tuple[str, ...]:
-    noun = resource_noun(resource)
     lines = []
     for place in sorted(gang.places, key=lambda one: (-one.allocatable[resource], one.node))[:5]:
-        line = f"node {place.node} has {shown(place.allocatable[resource], resource)} {noun}"
+        total = shown(place.allocatable[resource], resource)
+        line = f"node {place.node} has {total} {resource_noun(resource, total)}"
         if place.others is not None:
             used = place.allocatable[resource] - place.free(resource)
             line += f", {shown(used, resource)} of them in use by other jobs" if used else ", none in use by other jobs"

@@ -51,10 +51,10 @@ _IMAGES: tuple[tuple[str, str, str, str], ...] = (
      "add an account's pull secret (docs/pods.md, A private registry), use a mirror, or wait"),
     (r"no match for platform|no matching manifest|does not match the specified platform", "ImageArchitecture",
      "the image {image} has no variant for the architecture of node {node}",
-     "build it for that architecture too, or choose nodes: nodeSelector: {{kubernetes.io/arch: amd64}}"),
+     "build it for that architecture too, or choose nodes by spec.podTemplate.spec.nodeSelector (kubernetes.io/arch)"),
     (_FORMAT, "ImageArchitecture",
      "the image {image} was built for another processor architecture than node {node} has (exec format error)",
-     "build it for that architecture too, or choose nodes: nodeSelector: {{kubernetes.io/arch: amd64}}"),
+     "build it for that architecture too, or choose nodes by spec.podTemplate.spec.nodeSelector (kubernetes.io/arch)"),
     (r"no such host|i/o timeout|connection refused|deadline exceeded|TLS handshake|x509|no route to host|"
      r"server misbehaving|network is unreachable|RegistryUnavailable", "RegistryUnreachable",
      "node {node} can't reach the registry {registry}: {why}",
@@ -65,8 +65,8 @@ _IMAGES: tuple[tuple[str, str, str, str], ...] = (
      "add a pull secret (docs/pods.md, A private registry), and check the repository's name"),
     (r"not found|manifest unknown|name unknown|404", "ImageNotFound", "there is no image {image}",
      "check name and tag in spec.image letter by letter, and whether it was pushed"),
-    (r"ErrImageNeverPull", "ImageNotFound", "the image {image} isn't on node {node}, and imagePullPolicy is Never",
-     "load it onto the nodes, or leave imagePullPolicy out"),
+    (r"ErrImageNeverPull", "ImageNotFound", "the image {image} isn't on node {node}, and spec.imagePullPolicy is Never",
+     "load it onto the nodes, or leave spec.imagePullPolicy out"),
     (r"no space left on device", "DiskFull", "node {node} has no disk space left for the image {image}",
      "free the node's disk, or choose another node"),
 )  # fmt: skip
@@ -105,7 +105,7 @@ def node_findings(situation: Situation) -> Iterator[Finding]:
         evidence = (f"node {name}: {text(ready, 'reason')}: {text(ready, 'message')} (since {began})",)
         clause = f"node {name} isn't ready, and {joined(pods)} of the job {'is' if len(pods) == 1 else 'are'} on it"
         steps = (
-            Step("check the node; the operator replaces the pods after failurePolicy.nodes.lostAfterSeconds"),
+            Step("check the node; the operator replaces the pods after spec.failurePolicy.nodes.lostAfterSeconds"),
             Step("its state", f"kubectl describe node {name}"),
         )
         yield Finding("NodeNotReady", clause, evidence, steps)
@@ -265,7 +265,7 @@ def _starting(situation: Situation) -> Iterator[Finding]:
     log = Step("the workers' output", f"kubectl dtj logs {situation.job.name} {situation.where}")
     if situation.view.end_reason:
         clause = f"its ranks weren't all up in time: {situation.shown_message}"
-        raised = Step("if the image or the volumes are only slow, raise failurePolicy.startupSeconds")
+        raised = Step("if the image or the volumes are only slow, raise spec.failurePolicy.startupSeconds")
         yield Finding("StartupDeadline", clause, (up,), (log, raised))
     elif waiting:
         clause = f"{up} (waiting: {joined(waiting)}), and nothing looks wrong"

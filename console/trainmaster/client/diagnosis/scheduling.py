@@ -27,7 +27,7 @@ from trainmaster_operator.wire.values import mapping
 
 # Fields in which users request a resource.
 _FIELDS = {"cpu": "spec.resources.cpu", "memory": "spec.resources.memory"}
-_FIELDS |= {"ephemeral-storage": "podTemplate's ephemeral-storage"}
+_FIELDS |= {"ephemeral-storage": "the pod's requests of ephemeral-storage"}
 # The taints of control-plane nodes. Such nodes never run jobs, so they aren't mentioned.
 _CONTROL_PLANE = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
 # Each kind of constraint, with the cause, the clause, the remedy and a command.
@@ -37,9 +37,9 @@ _CONSTRAINTS = {
     "port": ("PortTaken", "{port} that the pod wants of its host is taken on every node that fits",
              "wait for the other job, or set spec.interconnect.hostNetwork: false", ""),
     "spread": ("TopologySpread", "its pods have to be spread evenly, and every node left would break that",
-               "relax topologySpreadConstraints in spec.podTemplate (whenUnsatisfiable: ScheduleAnyway)", ""),
+               "relax spec.podTemplate.spec.topologySpreadConstraints (whenUnsatisfiable: ScheduleAnyway)", ""),
     "pod affinity": ("PodAffinity", "the affinity or anti-affinity between pods leaves no node",
-                     "relax affinity in spec.podTemplate, or spec.scheduling.topology", ""),
+                     "relax spec.podTemplate.spec.affinity, or spec.scheduling.topology", ""),
     "volume limit": ("VolumeLimit", "every node that fits has as many volumes as can be attached",
                      "use fewer volumes, or nodes that can attach more", ""),
 }  # fmt: skip
@@ -118,7 +118,9 @@ class _Reading:
         found = self._constraint()
         lines = [f"the scheduler about pod {self.name}: {self.message}"]
         lines += [f"{plural(one.nodes, 'node')} {_meaning(one)}" for one in self.exclusions if one.nodes]
-        events = Step("the scheduler's words on each pod", self._kubectl(f"events --for pod/{self.name}"))
+        events = Step("its events", f"kubectl dtj events {self.situation.job.name} {self.situation.where}")
+        if self.pod:
+            events = Step("the scheduler's messages", self._kubectl(f"events --for pod/{self.name}"))
         return replace(found, evidence=(*found.evidence, *lines), steps=(*found.steps, events))
 
     def _constraint(self) -> Finding:
@@ -200,8 +202,8 @@ class _Reading:
         """Returns the finding on the resource that most nodes lack, preferring accelerators to CPU and memory."""
         ordinary = ("cpu", "memory", "ephemeral-storage", "pods")
         resource = max(lacking, key=lambda one: (one.about not in ordinary, one.nodes)).about
-        asked, noun = self.asked.get(resource), resource_noun(resource)
-        noun = noun.removesuffix("s") if asked == 1 else noun
+        asked = self.asked.get(resource)
+        noun = resource_noun(resource, asked)
         are, much = ("are", "many") if is_counted(resource) else ("is", "much")
         asks = f"each worker asks for {shown(asked, resource)} {noun}" if asked else ""
         asks = asks or f"a worker asks for more {noun} than {are} free"
@@ -299,9 +301,9 @@ class _Reading:
         what = f"the taint {joined(list(dict.fromkeys(taints)))}" if taints else "a taint"
         clause = f"the nodes that could take the pod have {what}, which the job doesn't tolerate"
         key = taints[0].partition("=")[0].partition(":")[0] if taints else "KEY"
-        toleration = f"podTemplate: {{spec: {{tolerations: [{{key: {key}, operator: Exists}}]}}}}"
+        toleration = f"spec.podTemplate.spec.tolerations: [{{key: {key}, operator: Exists}}]"
         steps = (
-            Step(f"if the job may use these nodes, add to its spec: {toleration}"),
+            Step(f"if the job may use these nodes, add {toleration}"),
             Step("all taints", "kubectl get nodes -o custom-columns=NAME:.metadata.name,TAINTS:.spec.taints"),
         )
         return Finding("UntoleratedTaint", clause, (), steps)
@@ -316,7 +318,7 @@ class _Reading:
         groups = items(self.situation.job.raw, "spec", "workerGroups")
         field = "spec.workerGroups[].nodeSelector" if any(one.get("nodeSelector") for one in groups) else ""
         part = "nodeSelector" if self.labels else "affinity"
-        field = field or f"{part} in spec.podTemplate.spec"
+        field = field or f"spec.podTemplate.spec.{part}"
         evidence = []
         for key in self.labels if self.nodes is not None else ():
             values = sorted({str(labels[key]) for labels in nodes if key in labels})
@@ -401,7 +403,8 @@ def _meaning(one: Exclusion) -> str:
 
 
 def _room_line(room: Room, resource: str) -> str:
-    total, noun = shown(room.allocatable, resource), resource_noun(resource)
+    total = shown(room.allocatable, resource)
+    noun = resource_noun(resource, total)
     if room.free is None:
         return f"node {room.node} has {total} {noun} in all"
     return f"node {room.node} has {shown(max(room.free, Decimal(0)), resource)} of {total} {noun} free"

@@ -65,8 +65,10 @@ def trouble_findings(situation: Situation) -> Iterator[Finding]:
 def _suspending(situation: Situation) -> Finding:
     job = situation.job
     pods = [name_of(pod) for pod in situation.pods if text(pod, "status", "phase") in ("Running", "Pending")]
-    still = f"its pods {joined(pods)} still save" if pods else "its pods still save"
-    clause = f"it is being suspended; {still} a checkpoint and hold their resources until they have ended"
+    still = f"its pods {joined(pods)} still save a checkpoint and hold" if pods else "its pods still save and hold"
+    if len(pods) == 1:
+        still = f"its pod {pods[0]} still saves a checkpoint and holds"
+    clause = f"it is being suspended; {still} resources until the ranks have ended"
     look = Step("its pods", f"kubectl get pods {situation.where} -l trainmaster.dev/job-name={job.name}")
     resume = Step("to continue instead", f"kubectl dtj resume {job.name} {situation.where}")
     return Finding("Suspending", clause, (), (look, resume))
