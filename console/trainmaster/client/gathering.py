@@ -204,25 +204,33 @@ class _Gathering:
         return None if mine is None else whole(mine.get("positionInLocalQueue", 0))
 
     async def _logs(self, state: _State) -> dict[str, str]:
-        """Returns the logs of pods whose container crashes repeatedly, and a finished job's kept log of the culprit."""
+        """Returns the logs of containers that fail repeatedly, and a finished job's kept log of the culprit.
+
+        The log of an init container has the key `pod/container`.
+        """
         found = {}
         for name in state.ended_pods:
-            path = self._namespaced("/api/v1", f"pods/{_part(name)}/log")
-            query = {"container": "worker", "tailLines": str(LOG_LINES), "previous": "true"}
-            try:
-                async with aclosing(self.output.transport.lines(path, query=query, read_seconds=5.0)) as lines:
-                    last = deque[bytes](maxlen=LOG_LINES)
-                    async for line in lines:
-                        last.append(line)
-            except ClientError:
-                continue
-            found[name] = b"\n".join(last).decode("utf-8", "replace")
+            found[name] = await self._log(name, {"container": "worker", "previous": "true"})
+        for pod, container in state.failed_inits:
+            found[f"{pod}/{container}"] = await self._log(pod, {"container": container})
         failure = next(iter(self.job.status.failures), None)
         if self.job.finished and failure is not None and failure.worker is not None and failure.pod:
             kept = await self._readable("the kept logs", self.output.kept_logs(self.job.name)) or {}
             if (log := kept.get(failure.worker)) is not None:
                 found[failure.pod] = "\n".join(log.lines[-LOG_LINES:])
         return found
+
+    async def _log(self, pod: str, query: Mapping[str, str]) -> str:
+        """Returns the end of a container's log, or an empty text if there is none or the user may not read it."""
+        path, last = self._namespaced("/api/v1", f"pods/{_part(pod)}/log"), deque[bytes](maxlen=LOG_LINES)
+        query = {**query, "tailLines": str(LOG_LINES)}
+        try:
+            async with aclosing(self.output.transport.lines(path, query=query, read_seconds=5.0)) as lines:
+                async for line in lines:
+                    last.append(line)
+        except ClientError:
+            return ""
+        return b"\n".join(last).decode("utf-8", "replace")
 
     async def _metrics(self, pod: Object) -> str:
         """Returns the metrics page of a pod's agent. Few users may read it through the API server's proxy."""
@@ -263,6 +271,13 @@ class _State:
         elif job.phase == "Starting" and not unready:
             newest = sorted(pods, key=lambda pod: text(pod, "metadata", "creationTimestamp"), reverse=True)
             self.talking = newest[:MAX_STARTING_PODS]
+        # The first init container that fails. Those of the other pods usually fail too.
+        self.failed_inits = [
+            (name_of(pod), text(status, "name"))
+            for pod in (() if job.finished else pods)
+            for status in items(pod, "status", "initContainerStatuses")
+            if any(at(status, field, "terminated", "exitCode") for field in ("state", "lastState"))
+        ][:1]
         self.ended_pods = [] if job.finished else [name_of(pod) for pod in pods if _ends_again(pod)][:2]
 
 

@@ -71,7 +71,13 @@ _JOB: Fields = {
         **_names("workers processesPerWorker image", _VALUES),
         **_names("code elastic spares resources accelerator scheduling runPolicy failurePolicy checkpoint", _VALUES),
         "workerGroups": Each({**_names("name workers"), "nodeSelector": _VALUES}, most=64),
-        "podTemplate": {"spec": {"volumes": _VOLUMES, **_names("nodeSelector tolerations affinity", _VALUES)}},
+        "podTemplate": {
+            "spec": {
+                "volumes": _VOLUMES,
+                **_names("nodeSelector tolerations affinity imagePullSecrets", _VALUES),
+                "containers": Each({"name": _NAME, "env": Each({"name": _NAME}, most=64)}, most=8),
+            }
+        },
     },
     "status": _status(),
 }

@@ -9,7 +9,8 @@ from dataclasses import replace
 from trainmaster.client.diagnosis.situation import Finding, Situation, Step
 from trainmaster.client.objects import at, items, text
 
-_FIELD = re.compile(r"\bspec(?:\.[A-Za-z]+)+")
+# A field whose present value matters to the advice.
+_FIELD = re.compile(r"(?:(?<=raise )|(?<=lower )|(?<=correct )|(?<=less in ))spec(?:\.[A-Za-z]+)+")
 # An environment variable that a step sets: HF_TOKEN from a Secret, NCCL_IB_DISABLE=1.
 _VARIABLE = re.compile(r"\b([A-Z][A-Z0-9]*_[A-Z0-9_]+)(?==| from a Secret)")
 _PULL_SECRET = "add a pull secret (docs/pods.md, A private registry)"

@@ -33,6 +33,8 @@ _SILENT = "no progress"
 _FIRST_LINE = re.compile(r"^.*?(?:ended with exit code \d+|was killed by \S+)(?:: )?")
 # The beginning of the operator's message about an exception, its place, and then the rank that raised it.
 _RAISED = re.compile(r"(?P<exception>[^\n]+?)(?:, at (?P<location>[^\n;]+))?; (?:rank|worker) \d+ \(")
+# The beginning of the operator's message about a pod that the cluster took away.
+_OF_POD = re.compile(r"^pod \S+ of worker \d+(?: on node \S+)? (?=was |is |lost )")
 _NATIVE = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE")
 OTHERS, DEVICE = "waits in a collective", "waits for its device"
 # A stack frame as faulthandler and py-spy print it.
@@ -100,8 +102,11 @@ def _finding(situation: Situation, failure: Failure) -> Finding:
     if reason == "Diverged":
         who = _who(failure, names_node=False)
         return found("Diverged", f"{who} gave up, because training diverged: {_last(log)}")
-    if known_reason(reason).strength == Strength.DISRUPTION:
-        return found(reason, f"{who} was taken away ({reason}): {message}")
+    if reason == "LimitExceeded" or known_reason(reason).strength == Strength.DISRUPTION:
+        how = _OF_POD.sub("", message, count=1)
+        clause = f"{who} {how}" if how != message else f"{who} was taken away ({reason}): {message}"
+        own = "raise its limit of ephemeral-storage in spec.podTemplate.spec.containers, or write to a volume"
+        return found(reason, clause, own if reason == "LimitExceeded" else "")
     if uneven := _uneven(situation, failure, evidence, log):
         return found("UnevenRanks", uneven, "give all ranks the same number of steps (drop_last, or a fixed number)")
     if ending := _ending(failure, evidence, log):
@@ -269,6 +274,8 @@ def _budget(situation: Situation) -> tuple[str, ...]:
     counted = plural(status.restarts, "restart") + (f" of {limit}" if isinstance(limit, int) else "")
     before = [f"attempt {one.attempt}: {one.reason}" for one in status.failures[1:4]]
     lines = [f"earlier failures: {', '.join(before)}"] if before else []
+    if (times := status.failures[0].count or 1) > 1:
+        lines.insert(0, f"it has failed {times} times in a row like this")
     if situation.view.end_reason == "MaxRestartsExceeded":
         lines.append(f"no restart was left: {counted} counted (spec.failurePolicy.maxRestarts)")
     elif situation.job.phase != "Failed":

@@ -32,7 +32,8 @@ _FIELD = re.compile(r"(?<![\w.`'\"/{])(?:spec|failurePolicy|runPolicy|podTemplat
                     r"(?:\.\w+(?:\[\])?)*\.\w+(?:\[\])?")  # fmt: skip
 # A count of one with a noun in the plural: "1 more pods", "1 nodes". "1 s" is a time.
 _ONE_OF_MANY = re.compile(
-    r"(?i)(?<!rank )(?<!worker )(?<!attempt )(?<!code )(?<![\w./-])1 (?:more |other |free )?[a-z]{2,}s\b(?! of)"
+    r"(?i)(?<!rank )(?<!worker )(?<!attempt )(?<!code )(?<![\w./:-])1 (?!has |is |was )"
+    r"(?:more |other |free )?[a-z]{2,}s\b(?! of)"
 )
 # The commands of other programs in pipes, and the verbs of kubectl with the options that are used.
 FILTERS = {"grep", "sort", "uniq"}
