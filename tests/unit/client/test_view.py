@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -37,6 +37,42 @@ def test_a_job_is_shown_with_what_it_does_now() -> None:
     ]
     assert '<progress value="30" max="120">' in job_html(shown)
     assert shown.progress == "step 30 of 120, 1,234 samples/s"
+
+
+def failed(seconds_ago: float, **fields: Any) -> dict[str, Any]:
+    moment = datetime(2026, 11, 21, 4, 0, tzinfo=UTC) - timedelta(seconds=seconds_ago)
+    return {"attempt": 1, "reason": "Error", "message": "ValueError: lost", "failedAt": moment.isoformat(), **fields}
+
+
+@pytest.mark.parametrize(
+    ("phase", "failures", "trouble"),
+    [
+        ("Running", [failed(12, count=4)], "failed 4 times, most recently 12 s ago: ValueError: lost"),
+        ("Restarting", [failed(12), failed(300)], "failed twice, most recently 12 s ago: ValueError: lost"),
+        ("Running", [failed(12)], ""),
+        ("Running", [failed(12, counted=False, count=4)], ""),
+        ("Running", [failed(12), failed(2 * 3600, count=9)], ""),
+        ("Running", [failed(900, count=4)], ""),
+        ("Succeeded", [failed(12, count=4)], ""),
+    ],
+)
+def test_failures_that_recur_are_trouble_until_the_job_has_run_for_a_while(
+    phase: str, failures: list[dict[str, Any]], trouble: str
+) -> None:
+    view = view_of(job(phase=phase, failures=failures))
+    assert view.trouble(datetime(2026, 11, 21, 4, 0, tzinfo=UTC)) == trouble
+
+
+def test_a_stall_comes_before_a_crash_loop_and_a_notice_and_names_its_section() -> None:
+    now = datetime(2026, 11, 21, 4, 0, tzinfo=UTC)
+    progress = {"step": 3, "notice": "the script reports no progress", "stall": {"since": "2026-11-21T03:59:00Z"}}
+    assert view_of(job(phase="Running", progress=progress)).trouble(now) == "no step for 60 s"
+    progress["stall"] |= {"section": "evaluate", "usualSeconds": 20, "message": "rank 1 is at eval.py:9"}
+    words = "no progress (evaluate) for 60 s (an evaluation takes 20 s): rank 1 is at eval.py:9"
+    assert view_of(job(phase="Running", progress=progress, failures=[failed(9, count=3)])).trouble(now) == words
+    assert "trouble: the script reports no progress" in job_text(
+        view_of(job(phase="Running", progress={**progress, "stall": None}))
+    )
 
 
 @pytest.mark.parametrize("phase", ["Failed", "Succeeded", "Suspended", "Restarting"])
