@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.why.cluster import ClusterOfObjects
 from tests.why.situations import Expected
 from trainmaster.client import TrainingJob
 from trainmaster.client.blocking import Blocking, run
-from trainmaster.client.diagnosis import Diagnosis, diagnose
+from trainmaster.client.diagnosis import Diagnosis, Situation, diagnose
 from trainmaster.client.gathering import gather
 
 
@@ -28,11 +28,17 @@ class Answer:
         )
 
 
-def answer(expected: Expected) -> Answer:
-    """Asks as `kubectl dtj why` does: from the cluster's objects."""
+def situation_of(expected: Expected) -> Situation:
+    """Reads the situation as `kubectl dtj why` does: from the cluster's objects."""
     raw = next(
         item
         for item in expected.objects
         if item["kind"] == "DistributedTrainingJob" and item["metadata"]["name"] == expected.job
     )
-    return Answer(expected, diagnose(run(gather(Blocking(ClusterOfObjects(expected)), TrainingJob.of(raw)))))
+    situation = run(gather(Blocking(ClusterOfObjects(expected)), TrainingJob.of(raw)))
+    return situation if expected.now is None else replace(situation, now=expected.now)
+
+
+def answer(expected: Expected) -> Answer:
+    """Asks why the job is in its state."""
+    return Answer(expected, diagnose(situation_of(expected)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ _API_VERSIONS = {
     "PersistentVolumeClaim": "v1",
     "StatefulSet": "apps/v1",
     "Deployment": "apps/v1",
+    "Lease": "coordination.k8s.io/v1",
     "Workload": "kueue.x-k8s.io/v1beta2",
     "LocalQueue": "kueue.x-k8s.io/v1beta2",
     "ClusterQueue": "kueue.x-k8s.io/v1beta2",
@@ -42,6 +44,8 @@ class Expected:
     logs: Mapping[str, str] = field(default_factory=dict)
     metrics: Mapping[str, str] = field(default_factory=dict)
     is_recorded: bool = False
+    now: datetime | None = None
+    """The moment of the question; None for the present."""
 
 
 @cache
@@ -62,6 +66,7 @@ def _read(path: Path) -> Iterator[Expected]:
         yield Expected(
             theme["theme"], raw["name"], name, raw["cause"], raw["person"], tuple(raw["says"]), tuple(objects),
             tuple(raw.get("forbidden", ())), raw.get("logs", {}), raw.get("metrics", {}),
+            now=datetime.fromisoformat(raw["now"]) if "now" in raw else None,
         )  # fmt: skip
     for raw in theme.get("recorded", ()):
         found = tuple(json.loads((FOLDER / "recorded" / f"{raw['job']}.json").read_text()))
@@ -80,6 +85,8 @@ def _read(path: Path) -> Iterator[Expected]:
 def _job(raw: Mapping[str, Any]) -> dict[str, Any]:
     short = raw.get("job", {"name": "job", "spec": {"workers": 2}})
     metadata = {"name": short["name"], "namespace": NAMESPACE, "uid": f"uid-{short['name']}"}
+    if "annotations" in short:
+        metadata["annotations"] = short["annotations"]
     if "deleting" in short:
         metadata |= {"deletionTimestamp": short["deleting"], "finalizers": short["finalizers"]}
     status = json.loads(json.dumps(short.get("status", {})))
@@ -98,10 +105,14 @@ def _job(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 def _failed(failure: Mapping[str, Any], error: str, workers: int) -> dict[str, Any]:
     """Returns a job that ended with its only attempt."""
-    who = f"worker {failure['worker']}" + (f" (rank {failure['rank']})" if "rank" in failure else "")
-    message = f"{who} ended with exit code {failure['exitCode']}"
-    if error.strip():
-        message += ": " + error.strip().splitlines()[-1].strip()
+    if "exception" in failure:
+        who = f"rank {failure['rank']} (worker {failure['worker']}, pod job-{failure['worker']})"
+        message = f"{failure['exception']}, at {failure['location']}; {who} ended with exit code {failure['exitCode']}"
+    else:
+        who = f"worker {failure['worker']}" + (f" (rank {failure['rank']})" if "rank" in failure else "")
+        message = f"{who} ended with exit code {failure['exitCode']}"
+        if error.strip():
+            message += ": " + error.strip().splitlines()[-1].strip()
     whole = {
         "attempt": 1,
         "pod": f"job-{failure['worker']}",
@@ -122,7 +133,8 @@ def _failed(failure: Mapping[str, Any], error: str, workers: int) -> dict[str, A
 def _evidence(name: str, raw: Mapping[str, Any]) -> dict[str, Any]:
     failure = raw["failure"]
     report = {"state": "Failed", "reason": failure["reason"], "exitCode": failure["exitCode"], "error": raw["error"]}
-    kept = {"attempt": 1, "failure": dict(failure), "workers": {str(failure["worker"]): report}}
+    finished = {str(worker): {"state": "Finished", "exitCode": 0} for worker in raw.get("finished", ())}
+    kept = {"attempt": 1, "failure": dict(failure), "workers": {str(failure["worker"]): report, **finished}}
     text = json.dumps(kept | {"ranks": raw.get("ranks", {})})
     metadata = {"name": f"{name}-evidence", "namespace": NAMESPACE}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"attempt-1.json": text}}

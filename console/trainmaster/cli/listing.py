@@ -8,6 +8,7 @@ is printed at each change.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from functools import partial
 
 from rich.console import Group
@@ -21,7 +22,7 @@ from trainmaster.cli.show import job_cells, job_columns, job_table, job_view
 from trainmaster.cli.terminal import say
 from trainmaster.client import JobClient, JobNotFound, NotAllowed, TrainingJob
 from trainmaster.client.view import view_of
-from trainmaster_operator.api.printable import printable
+from trainmaster_operator.api.printable import one_line, printable
 
 # A job after a change, and whether it was deleted.
 Change = tuple[TrainingJob, bool]
@@ -96,6 +97,9 @@ def print_rows(found: Iterable[Change], names: Sequence[str]) -> None:
         if deleted:
             cells["PHASE"] = "Deleted"
         shown = {name: cell for name, cell in cells.items() if name != "AGE"}
+        trouble = view.trouble(datetime.now(UTC))
+        # The time since a stall or a failure grows all the time; only a new one is printed.
+        shown["trouble"] = f"{view.stalled_since}{len(view.failures)}{view.notice}" if trouble else ""
         if last.get(job.uid) == shown:
             continue
         if not last:
@@ -104,8 +108,8 @@ def print_rows(found: Iterable[Change], names: Sequence[str]) -> None:
         row = [cells[name] for name in names]
         widths = [max(width, len(cell)) for width, cell in zip(widths, row, strict=True)]
         say(padded(row, widths))
-        if view.failure:
-            say(f"{job.name}: {view.failure}", error=True)
+        if view.failure or trouble:
+            say(one_line(f"{job.name}: {view.failure or trouble}"), error=True)
 
 
 def table_views(found: Iterable[Change], names: Sequence[str]) -> Iterator[View]:

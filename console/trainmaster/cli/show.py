@@ -16,6 +16,7 @@ from trainmaster.cli.console import columns
 from trainmaster.cli.terminal import called
 from trainmaster.client import TrainingJob
 from trainmaster.client.view import FailureView, JobView, duration, figure, percent, rate, view_of
+from trainmaster_operator.api.printable import one_line
 from trainmaster_operator.api.times import to_datetime
 from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES, TimeSpent
 from trainmaster_operator.wire.names import POD_INDEX_LABEL
@@ -23,6 +24,7 @@ from trainmaster_operator.wire.values import is_number, mapping
 
 PHASE_STYLES = {"Succeeded": "bold green", "Failed": "bold red", "Running": "bold cyan", "Restarting": "bold yellow"}
 PHASE_STYLES |= {"Starting": "yellow", "Suspending": "magenta", "Suspended": "magenta"}
+TROUBLE_STYLE = "bold yellow"
 MAX_FAILURES = 5
 # Width of the bar that shows the use of time (columns).
 TIME_WIDTH = 40
@@ -38,6 +40,8 @@ def job_view(job: TrainingJob, pods: Sequence[Mapping[str, Any]], now: datetime 
     """Returns everything about one job: phase, attempt, workers, progress, time, pods, failures."""
     now, view = now or datetime.now(UTC), view_of(job.raw)
     parts: list[RenderableType] = [headline(view, now)]
+    if trouble := view.trouble(now):
+        parts.append(Text(trouble, style=TROUBLE_STYLE))
     if members := view.members(now):
         parts.append(Text("; ".join(filter(None, [f"training {members}", view.rest])), style="yellow"))
     elif view.rest:
@@ -107,8 +111,21 @@ def job_cells(view: JobView) -> dict[str, str]:
     }
 
 
-def job_table(jobs: Sequence[TrainingJob], names: Sequence[str]) -> Text:
-    return columns([job_cells(view_of(job.raw)) for job in jobs], names, {"PHASE": PHASE_STYLES})
+def job_table(jobs: Sequence[TrainingJob], names: Sequence[str]) -> Group:
+    """Returns the table of jobs, and below it a line for each job in trouble."""
+    views = [view_of(job.raw) for job in jobs]
+    table = columns([job_cells(view) for view in views], names, {"PHASE": PHASE_STYLES})
+    return Group(table, *trouble_lines(views, namespaces="NAMESPACE" in names))
+
+
+def trouble_lines(views: Sequence[JobView], *, namespaces: bool) -> list[Text]:
+    """Returns a line for each job that isn't well although it may be running."""
+    now = datetime.now(UTC)
+    return [
+        Text(one_line(f"{f'{view.namespace}/' if namespaces else ''}{view.name}: {trouble}"), style=TROUBLE_STYLE)
+        for view in views
+        if (trouble := view.trouble(now))
+    ]
 
 
 def pod_table(pods: Sequence[Mapping[str, Any]], now: datetime, job: TrainingJob) -> Text:

@@ -24,7 +24,16 @@ from rich.text import Text
 from trainmaster.cli.arguments import none_found
 from trainmaster.cli.events import JobEvent, events_of, owners_of
 from trainmaster.cli.live import View
-from trainmaster.cli.show import PHASE_STYLES, figure_cells, headline, job_cells, job_trouble, pod_table
+from trainmaster.cli.show import (
+    PHASE_STYLES,
+    TROUBLE_STYLE,
+    figure_cells,
+    headline,
+    job_cells,
+    job_trouble,
+    pod_table,
+    trouble_lines,
+)
 from trainmaster.client import JobClient, JobNotFound, NotAllowed, RankMetrics, TrainingJob
 from trainmaster.client.view import JobView, figure, percent, rate, view_of
 from trainmaster_operator.api.printable import one_line
@@ -170,12 +179,16 @@ class JobPicture:
         now, view = datetime.now(UTC), view_of(self.job.raw)
         lines = (options.height or console.height) if console.is_terminal else PIPE_LINES
         width = min(options.max_width, 200)
-        head: list[RenderableType] = [headline(view, now), *self._progress(view, width)]
+        head: list[RenderableType] = [headline(view, now)]
+        trouble = view.trouble(now)
+        if trouble:
+            head.append(Text(one_line(trouble), style=TROUBLE_STYLE))
+        head += self._progress(view, width)
         if view.phase != "Running":
             style = PHASE_STYLES.get(view.phase, "")
             head.append(Text(one_line(job_trouble(self.job)), style, no_wrap=True, overflow="ellipsis"))
         head += [Text(one_line(sentence), style="yellow") for sentence in self.missing]
-        left = lines - len(head) - len(self.missing)
+        left = lines - len(head) - len(self.missing) - len(trouble) // width
         timed = sorted((each for each in self.ranks if each.own_seconds), key=lambda each: (-_seconds(each), each.rank))
         # Shows at least three events and three workers; the ranks get the rest.
         events = max(3, min(8, left // 4))
@@ -294,6 +307,7 @@ class JobsPicture:
                 cells[""] = ProgressBar(total=view.total_steps, completed=view.step or 0, width=BAR_WIDTH)
             table.add_row(*cells.values())
         yield table
+        yield from trouble_lines(views, namespaces=self.namespaces)
 
 
 def _width(columns: Mapping[str, Sequence[str]]) -> int:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+from trainmaster.client.diagnosis.operators import LEASE_NAME, LEASE_NAMESPACE
 from trainmaster.client.diagnosis.scheduling import claims_of
 from trainmaster.client.diagnosis.situation import Situation
 from trainmaster.client.errors import ClientError, JobNotFound, NotAllowed
@@ -76,7 +77,8 @@ class _Gathering:
         pages = [self._metrics(pod) for pod in state.talking]
         answers = await self.output.transport.together([*events, *pages, *parts.values()])
         found = dict(zip(parts, answers[len(events) + len(pages) :], strict=True))
-        found |= found.pop("queue", None) or {}
+        for several in ("queue", "operator"):
+            found |= found.pop(several, None) or {}
         found["events"] = sorted((one for each in answers[: len(events)] for one in each or ()), key=_time_of_event)
         found |= self._said(zip(map(worker_index, state.talking), answers[len(events) :], strict=False))
         known = {name: value for name, value in found.items() if value is not None}
@@ -104,9 +106,8 @@ class _Gathering:
         elif state.gang in _POD_GROUPS and not self.job.finished:
             path = self._namespaced(f"/apis/{_POD_GROUPS[state.gang]}", "podgroups")
             asked["pod_group"] = self._get("the PodGroup", f"{path}/{_part(self.job.name)}")
-        if self.job.status.phase is None:
-            operators = {"labelSelector": "app.kubernetes.io/name=trainmaster"}
-            asked["operators"] = self._list("the operator's Deployment", "/apis/apps/v1/deployments", operators)
+        if not self.job.finished:
+            asked["operator"] = self._operator()
         return asked
 
     def _namespaced(self, api: str, plural: str) -> str:
@@ -166,6 +167,31 @@ class _Gathering:
             found["position"] = await self._position(queue)
         return found
 
+    async def _operator(self) -> dict[str, Any]:
+        """Returns the operators' Deployments, the pods of one that isn't ready, and the leader's Lease.
+
+        Few users may read these. That is reported only for a new job, for which they matter.
+        """
+        query = {"labelSelector": "app.kubernetes.io/name=trainmaster"}
+        found = await self._list("the operator's Deployment", "/apis/apps/v1/deployments", query)
+        known: dict[str, Any] = {"operators": found}
+        unready = next((one for one in found or () if not at(one, "status", "readyReplicas")), None)
+        if unready is not None:
+            path = f"/api/v1/namespaces/{_part(text(unready, 'metadata', 'namespace'))}/pods"
+            known["operator_pods"] = await self._list("the operator's pods", path, query) or ()
+        if not found or unready is not None:
+            homes = [LEASE_NAMESPACE, self.job.namespace, text(unready, "metadata", "namespace")]
+            paths = [
+                f"/apis/coordination.k8s.io/v1/namespaces/{_part(home)}/leases/{LEASE_NAME}"
+                for home in dict.fromkeys(filter(None, homes))
+            ]
+            leases = [await self._get("the operator's Lease", path) for path in paths]
+            renewed = [lease for lease in leases if text(lease, "spec", "renewTime")]
+            known["lease"] = max(renewed, key=lambda lease: text(lease, "spec", "renewTime"), default=None)
+        if self.job.status.phase is not None:
+            self.unread = [one for one in self.unread if not one.startswith("the operator's ")]
+        return known
+
     async def _position(self, queue: str) -> int | None:
         """Returns the position from Kueue's visibility API, or None if the API isn't served or readable."""
         api = "/apis/visibility.kueue.x-k8s.io/v1beta1"
@@ -178,25 +204,33 @@ class _Gathering:
         return None if mine is None else whole(mine.get("positionInLocalQueue", 0))
 
     async def _logs(self, state: _State) -> dict[str, str]:
-        """Returns the logs of pods whose container crashes repeatedly, and a finished job's kept log of the culprit."""
+        """Returns the logs of containers that fail repeatedly, and a finished job's kept log of the culprit.
+
+        The log of an init container has the key `pod/container`.
+        """
         found = {}
         for name in state.ended_pods:
-            path = self._namespaced("/api/v1", f"pods/{_part(name)}/log")
-            query = {"container": "worker", "tailLines": str(LOG_LINES), "previous": "true"}
-            try:
-                async with aclosing(self.output.transport.lines(path, query=query, read_seconds=5.0)) as lines:
-                    last = deque[bytes](maxlen=LOG_LINES)
-                    async for line in lines:
-                        last.append(line)
-            except ClientError:
-                continue
-            found[name] = b"\n".join(last).decode("utf-8", "replace")
+            found[name] = await self._log(name, {"container": "worker", "previous": "true"})
+        for pod, container in state.failed_inits:
+            found[f"{pod}/{container}"] = await self._log(pod, {"container": container})
         failure = next(iter(self.job.status.failures), None)
         if self.job.finished and failure is not None and failure.worker is not None and failure.pod:
             kept = await self._readable("the kept logs", self.output.kept_logs(self.job.name)) or {}
             if (log := kept.get(failure.worker)) is not None:
                 found[failure.pod] = "\n".join(log.lines[-LOG_LINES:])
         return found
+
+    async def _log(self, pod: str, query: Mapping[str, str]) -> str:
+        """Returns the end of a container's log, or an empty text if there is none or the user may not read it."""
+        path, last = self._namespaced("/api/v1", f"pods/{_part(pod)}/log"), deque[bytes](maxlen=LOG_LINES)
+        query = {**query, "tailLines": str(LOG_LINES)}
+        try:
+            async with aclosing(self.output.transport.lines(path, query=query, read_seconds=5.0)) as lines:
+                async for line in lines:
+                    last.append(line)
+        except ClientError:
+            return ""
+        return b"\n".join(last).decode("utf-8", "replace")
 
     async def _metrics(self, pod: Object) -> str:
         """Returns the metrics page of a pod's agent. Few users may read it through the API server's proxy."""
@@ -219,12 +253,16 @@ class _State:
         unready = [pod for pod in placed if not has_condition(pod, "Ready")]
         self.gang = text(job.raw, "spec", "scheduling", "gang", "scheduler")
         self.is_queued = any(each.reason == "Queued" and each.status == "True" for each in status.conditions)
-        self.lacks_nodes = bool(unscheduled) or "Unschedulable" in reasons
+        lacking = {"Unschedulable", "SchedulingBackoff", "SchedulingRetried"}
+        self.lacks_nodes = bool(unscheduled) or bool(lacking & reasons)
         suspects = dict.fromkeys(text(pod, "spec", "nodeName") for pod in unready)
         self.suspect_nodes = [] if job.finished else list(suspects)[:8]
         is_starting = status.phase in ("Pending", "Starting", "Restarting") or status.training_with is not None
         self.has_events = is_starting or job.phase == "Failed"
         self.troubled = [name_of(pod) for pod in (*unscheduled, *unready)][:MAX_TROUBLED_PODS]
+        if self.lacks_nodes and not pods and status.workers.desired > 0:
+            # A job that gave up its nodes has no pods. The events of the last worker's outlive it for an hour.
+            self.troubled = [f"{job.name}-{status.workers.desired - 1}"]
         self.claims = list(dict.fromkeys(claim for pod in unscheduled for claim in claims_of(pod)))[:MAX_TROUBLED_PODS]
         # The pods whose agents are asked for their metrics pages.
         self.talking: list[Object] = []
@@ -233,6 +271,13 @@ class _State:
         elif job.phase == "Starting" and not unready:
             newest = sorted(pods, key=lambda pod: text(pod, "metadata", "creationTimestamp"), reverse=True)
             self.talking = newest[:MAX_STARTING_PODS]
+        # The first init container that fails. Those of the other pods usually fail too.
+        self.failed_inits = [
+            (name_of(pod), text(status, "name"))
+            for pod in (() if job.finished else pods)
+            for status in items(pod, "status", "initContainerStatuses")
+            if any(at(status, field, "terminated", "exitCode") for field in ("state", "lastState"))
+        ][:1]
         self.ended_pods = [] if job.finished else [name_of(pod) for pod in pods if _ends_again(pod)][:2]
 
 

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
 from trainmaster_operator.api import times as api_times
 from trainmaster_operator.api.printable import printable
-from trainmaster_operator.api.reasons import Strength, known_reason
 from trainmaster_operator.api.v1alpha1.names import TERMINAL_PHASES
 from trainmaster_operator.wire.values import mapping, mappings, number, text, whole
 
@@ -35,9 +34,18 @@ _RECOVERY = {
     "firstStep": "first step",
 }
 _COLOURS = {"Succeeded": "#2e7d32", "Failed": "#c62828", "Running": "#1565c0"}
-# A job is in trouble if it had this many counted failures within this many seconds, and the present attempt hasn't yet
-# lasted twice the mean time between them.
-_OFTEN, _RECENT_SECONDS = 3, 1800.0
+# Sections of a step's time in which a job can stall, with the noun for one of them.
+_SECTIONS = {
+    "setup": "the setup",
+    "data": "a wait for data",
+    "evaluate": "an evaluation",
+    "checkpoint": "a checkpoint",
+    "compile": "a compilation",
+    "finish": "the end",
+}
+# A job is in a crash loop if LOOP_FAILURES counted failures are at most LOOP_WINDOW seconds old, and the newest one at
+# most LOOP_SECONDS, and if the present attempt hasn't yet lasted twice the mean time between them.
+LOOP_FAILURES, LOOP_WINDOW, LOOP_SECONDS = 2, 1_800.0, 600.0
 # Maximum number of failures that a notebook shows. `kubectl dtj status` shows all that the status contains.
 _NOTEBOOK_FAILURES = 3
 
@@ -56,6 +64,7 @@ class FailureView:
         self.exit_code = whole(raw.get("exitCode"))
         self.exception = text(raw.get("exception"))
         self.location = text(raw.get("location"))
+        self.counted = raw.get("counted") is not False
         self.failed_at = _time(raw.get("failedAt"))
         # How many identical failures in a row this one stands for, and the first of them.
         self.count = whole(raw.get("count")) or 1
@@ -72,10 +81,10 @@ class FailureView:
     def times(self, since: float) -> tuple[int, float, float] | None:
         """Returns how many of these failures happened after `since`, and the times of the first and newest of them.
 
-        The failures between the first and the newest one are assumed evenly spaced. Disruptions aren't failures.
+        The failures between the first and the newest one are assumed evenly spaced. None if it doesn't count.
         """
         newest = api_times.to_seconds(self.failed_at)
-        if newest is None or newest < since or known_reason(self.reason).strength is Strength.DISRUPTION:
+        if newest is None or newest < since or not self.counted:
             return None
         first = api_times.to_seconds(self.first_failed_at)
         if self.count == 1 or first is None or first >= newest:
@@ -274,31 +283,32 @@ class JobView:
         if self.stalled_since is None:
             return ""
         seconds = max(api_times.since(now.timestamp(), self.stalled_since), 0.0)
-        what = self.stalled_section if self.stalled_section not in ("", "train") else "step"
-        usual = "" if self.usual_seconds is None else f" (a {what} takes {self.usual_seconds:.2g} s)"
-        return f"no {what if what == 'step' else 'progress in ' + what} for {api_times.duration(seconds)}{usual}"
+        section = self.stalled_section
+        what = _SECTIONS.get(section, "a step")
+        usual = "" if self.usual_seconds is None else f" ({what} takes {self.usual_seconds:.2g} s)"
+        where = f"progress ({section})" if section in _SECTIONS else "step"
+        return f"no {where} for {api_times.duration(seconds)}{usual}"
 
-    def failing(self, now: datetime) -> str:
-        """Describes a crash loop, such as "it has failed 5 times in the last 10m …". Empty if failures are rare."""
-        if self.phase not in ("Running", "Starting"):
-            return ""
-        since = now.timestamp() - _RECENT_SECONDS
+    def crash_loop(self, now: datetime) -> str:
+        """Describes failures that recur: "failed twice in the last 4m, most recently 12 s ago: ValueError: lost, …"."""
+        since = now.timestamp() - LOOP_WINDOW
         recent = [found for failure in self.failures if (found := failure.times(since)) is not None]
-        count = sum(found[0] for found in recent)
-        if count < _OFTEN:
+        times = sum(found[0] for found in recent)
+        if self.phase not in ("Running", "Starting", "Restarting") or times < LOOP_FAILURES:
             return ""
         first, newest = min(found[1] for found in recent), max(found[2] for found in recent)
-        lasted = api_times.since(now.timestamp(), self.attempt_started_at)
-        if lasted > 2 * (newest - first) / (count - 1):
+        age = now.timestamp() - newest
+        if age > LOOP_SECONDS or (newest > first and age > max(2 * (newest - first) / (times - 1), 60.0)):
             return ""
-        often = f"it has failed {count} times in the last {duration(now.timestamp() - first)}"
-        return f"{often}, last: {self.failures[0].last_line}; attempt {self.attempt} has run for {duration(lasted)}"
+        often = "twice" if times == 2 else f"{times} times"
+        within = f" in the last {duration(now.timestamp() - first)}" if newest > first else ""
+        return f"failed {often}{within}, most recently {api_times.duration(age)} ago: {self.failures[0].last_line}"
 
     def trouble(self, now: datetime) -> str:
         """Returns in one sentence why a running job isn't well, or an empty text. Every view shows this sentence."""
-        if not (stalled := self.stall(now)):
-            return self.failing(now) or self.notice
-        return stalled + (f": {first_line(self.stall_message)}" if self.stall_message else "")
+        if stalled := self.stall(now):
+            return stalled + (f": {first_line(self.stall_message)}" if self.stall_message else "")
+        return self.crash_loop(now) or first_line(self.notice)
 
     def members(self, now: datetime) -> str:
         """Describes which workers train while ranks are missing, such as "with 3 of 4 workers for 14 s"."""
@@ -425,6 +435,8 @@ def _facts(view: JobView) -> Iterator[tuple[str, str]]:
     yield "attempt", f"{view.attempt} ({counts})"
     yield "workers", f"{view.workers} {'finished' if view.is_finished else 'running'}"
     yield from view.figures.items()
+    if trouble := view.trouble(datetime.now(UTC)):
+        yield "trouble", trouble
     if not view.is_finished and (obstacle := view.obstacle()):
         yield "waits", obstacle
     if view.phase == "Failed" and view.end_message:

@@ -10,11 +10,12 @@ stream remembers the number of the last batch that it sent. If the next batch is
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
-from trainmaster.client.view import JobView, view_of
+from trainmaster.client.view import JobView, first_line, view_of
 from trainmaster.dashboard.streams import encoded
 from trainmaster_operator.wire.values import mapping, text
 
@@ -38,9 +39,26 @@ def row_of(job: Mapping[str, Any], view: JobView | None = None) -> Row:
     return {
         **{name: getattr(view, attribute) for name, attribute in _VALUES.items()},
         **{name: getattr(view, attribute) or None for name, attribute in _TEXTS.items()},
+        # The page computes a stall's age itself, because a row changes only when its job changes.
+        "stall": _stall_of(view),
+        "trouble": view.trouble(datetime.now(UTC)) or None,
+        "notice": first_line(view.notice) or None,
         "failedAt": view.failures[0].failed_at if view.failures else None,
         "queue": text(mapping(spec.get("scheduling")).get("queue"), 253) or None,
         "suspended": mapping(spec.get("runPolicy")).get("suspend") is True,
+    }
+
+
+def _stall_of(view: JobView) -> Row | None:
+    if view.stalled_since is None:
+        return None
+    return {
+        "since": view.stalled_since,
+        "section": view.stalled_section or None,
+        "usualSeconds": view.usual_seconds,
+        "rank": view.stalled_rank,
+        "message": first_line(view.stall_message),
+        "restartAt": view.restart_at,
     }
 
 
@@ -122,10 +140,11 @@ class Board:
 
 
 def blame_of(view: JobView) -> Row:
-    """Returns the nodes that a job avoids or blames, with the number of failures on each; empty if there are none."""
-    # The operator's count includes failures that the status no longer lists.
-    failures = {**Counter(failure.node for failure in view.failures if failure.node), **view.node_failures}
-    if not failures and not view.avoided_nodes:
+    """Returns the nodes that a job avoids or blames, with the number of failures on each; empty if there are none.
+
+    The operator counts only failures that a machine may have caused, never a program's exception.
+    """
+    if not view.node_failures and not view.avoided_nodes:
         return {}
     avoided = list(view.avoided_nodes)
-    return {"namespace": view.namespace, "name": view.name, "failures": failures, "avoided": avoided}
+    return {"namespace": view.namespace, "name": view.name, "failures": dict(view.node_failures), "avoided": avoided}

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from trainmaster.client.diagnosis.failures import LEFT_OUT_ANNOTATION
 from trainmaster_operator.api.limits import MAX_BYTES, MAX_OTHER_BYTES
 from trainmaster_operator.api.pod_schema.fields import pod_types
 from trainmaster_operator.api.trimming import Each, Shape, Whole
@@ -47,8 +48,8 @@ def _status() -> dict[str, Shape]:
 
     return {
         **fields(JobStatus),
-        **_names("workers progress timeSpent stacksRequest", _VALUES),
-        **_names("nodeFailures avoidedNodes", _TEXT),
+        **_names("workers timeSpent stacksRequest", _VALUES),
+        **_names("progress nodeFailures avoidedNodes", _TEXT),
         **lists,
         "failures": Each({**fields(Failure), "recovery": _VALUES, "message": _TEXT}, most=16),
         "conditions": Each({**fields(Condition), "message": _SENTENCE}, most=16),
@@ -60,12 +61,23 @@ _VOLUMES = Each(dict.fromkeys(pod_types()["Volume"].fields, _VALUES), most=64)
 # A job on its own page, including the fields that `why` reads.
 _JOB: Fields = {
     **_names("kind apiVersion"),
-    "metadata": {**_METADATA, "finalizers": _VALUES, "generation": _NUMBER},
+    "metadata": {
+        **_METADATA,
+        "finalizers": _VALUES,
+        "generation": _NUMBER,
+        "annotations": {LEFT_OUT_ANNOTATION: _SENTENCE},
+    },
     "spec": {
         **_names("workers processesPerWorker image", _VALUES),
         **_names("code elastic spares resources accelerator scheduling runPolicy failurePolicy checkpoint", _VALUES),
-        "workerGroups": Each(_names("name workers"), most=64),
-        "podTemplate": {"spec": {"volumes": _VOLUMES}},
+        "workerGroups": Each({**_names("name workers"), "nodeSelector": _VALUES}, most=64),
+        "podTemplate": {
+            "spec": {
+                "volumes": _VOLUMES,
+                **_names("nodeSelector tolerations affinity imagePullSecrets", _VALUES),
+                "containers": Each({"name": _NAME, "env": Each({"name": _NAME}, most=64)}, most=8),
+            }
+        },
     },
     "status": _status(),
 }
@@ -108,7 +120,7 @@ _POD: Fields = {
     "metadata": {**_METADATA, "labels": _LABELS},
     "spec": {
         **_names("nodeName schedulerName"),
-        **_names("nodeSelector tolerations", _VALUES),
+        **_names("nodeSelector tolerations affinity", _VALUES),
         **{"containers": _REQUESTS, "initContainers": _REQUESTS},
         "volumes": Each({"name": _NAME, "persistentVolumeClaim": {"claimName": _NAME}}, most=64),
     },
@@ -173,9 +185,12 @@ _BY_RESOURCE: Mapping[str, Fields] = {
         "status": {
             **_names("phase attempt restarts disruptions startTime completionTime"),
             "workers": _names("running desired"),
-            "progress": _names("step totalSteps etaSeconds loss samplesPerSecond goodput"),
+            "progress": {
+                **_names("step totalSteps etaSeconds loss samplesPerSecond goodput"),
+                **{"stall": _SENTENCE, "notice": _SENTENCE},
+            },
             "conditions": _CONDITIONS,
-            "failures": Each({**_names("node failedAt reason"), "message": _TEXT}, most=16),
+            "failures": Each({**_names("node failedAt reason count counted"), "message": _TEXT}, most=16),
             **_names("nodeFailures avoidedNodes", _SENTENCE),
         },
     },

@@ -38,6 +38,18 @@ def test_status_shows_attempt_progress_workers_and_who_failed(transport: FakeTra
         assert words in result.output
 
 
+def test_a_job_in_trouble_has_a_line_in_the_list_and_in_its_status(transport: FakeTransport) -> None:
+    since = (datetime.now(UTC) - timedelta(minutes=5)).isoformat()
+    stall = {"since": since, "usualSeconds": 0.05, "message": "rank 1 is at train.py:41\nmore"}
+    stalled = job(**{**RUNNING, "progress": {**RUNNING["progress"], "stall": stall}})
+    transport.answers = {f"GET {JOBS}/reviews": stalled, f"GET {PODS}": {"items": []}}
+    transport.answers[f"GET {JOBS}"] = {"items": [stalled, job("well", **RUNNING)]}
+    trouble = "no step for 5 min (a step takes 0.05 s): rank 1 is at train.py:41"
+    shown = run("status", "reviews").output
+    assert shown.splitlines()[1] == trouble and "ETA" not in shown and "samples/s" not in shown
+    assert run("list").output.splitlines()[3:] == [f"reviews: {trouble}"]
+
+
 @pytest.mark.parametrize(
     ("status", "line"),
     [

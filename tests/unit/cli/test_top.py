@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from rich.console import Console
@@ -26,7 +27,7 @@ def drawn(picture: JobPicture | JobsPicture, width: int = 80, height: int = 24) 
 def running(**status: Any) -> TrainingJob:
     progress = {"step": 50, "totalSteps": 200, "loss": 0.5, "samplesPerSecond": 1234.0, "etaSeconds": 75}
     counts = {"desired": 2, "created": 2, "running": 2}
-    return TrainingJob.of(job(phase="Running", attempt=1, workers=counts, progress=progress, **status))
+    return TrainingJob.of(job(**{"phase": "Running", "attempt": 1, "workers": counts, "progress": progress, **status}))
 
 
 def test_the_slowest_rank_is_named_where_it_is_notably_slower() -> None:
@@ -130,3 +131,15 @@ def test_of_all_jobs_no_column_is_cut_and_those_without_room_go() -> None:
     assert names(86) == everything[:-1]
     assert names(72) == everything[:-2]
     assert names(56) == everything[:4]
+
+
+def test_a_stalled_job_shows_for_how_long_and_where_instead_of_speed_and_eta() -> None:
+    since = (datetime.now(UTC) - timedelta(minutes=5)).isoformat()
+    stall = {"since": since, "usualSeconds": 0.05, "rank": 1, "message": "rank 1 is at train.py:41 in load_batch"}
+    job = running(progress={"step": 50, "totalSteps": 200, "samplesPerSecond": 12.0, "etaSeconds": 7, "stall": stall})
+    for picture in (JobPicture(job), JobsPicture([job])):
+        lines = drawn(picture)
+        text = " ".join(" ".join(lines).split())
+        assert all(len(line) <= 80 for line in lines)
+        assert "no step for 5 min (a step takes 0.05 s): rank 1 is at train.py:41 in load_batch" in text
+        assert "samples/s" not in text and "7s" not in text

@@ -80,7 +80,7 @@ def test_a_program_gets_the_same(cluster: Expected) -> None:
 def test_without_a_name_each_job_in_trouble_is_a_line(cluster: Expected) -> None:
     result = run("why")
     assert result.exit_code == 0
-    assert result.output == "failing has failed: rank 0 on node local doesn't find /data/train.bin.\n"
+    assert result.output == "failing has failed: rank 0 doesn't find /data/train.bin.\n"
 
 
 @pytest.mark.parametrize("cluster", ["all is well"], indirect=True)

@@ -26,6 +26,14 @@ def queued(**status: Any) -> dict[str, Any]:
     return job("bert", phase="Suspended", conditions=[condition])
 
 
+def test_a_row_has_the_stall_of_a_job_and_neither_speed_nor_eta() -> None:
+    stall = {"since": "2026-11-26T01:00:00Z", "usualSeconds": 0.05, "rank": 1, "message": "rank 1 is at a.py:4\nmore"}
+    row = row_of(job("bert", progress={"step": 3, "etaSeconds": 4, "samplesPerSecond": 9, "stall": stall}))
+    assert row["stall"] == {**stall, "message": "rank 1 is at a.py:4", "section": None, "restartAt": None}
+    assert (row["etaSeconds"], row["samplesPerSecond"]) == (None, None)
+    assert row["trouble"].startswith("no step for ") and row["trouble"].endswith(": rank 1 is at a.py:4")
+
+
 def test_a_row_says_what_the_list_shows() -> None:
     made = job(
         "bert",
@@ -40,7 +48,8 @@ def test_a_row_says_what_the_list_shows() -> None:
         **{"disruptions": 0, "running": 2, "desired": 2, "step": 3, "totalSteps": 9, "etaSeconds": 4.5, "loss": 0.25},
         **{"samplesPerSecond": None, "goodput": 0.9, "createdAt": "2026-11-26T01:00:00Z", "startedAt": None},
         **{"completedAt": None, "failure": "rank 1 raised ValueError", "failedAt": "2026-11-26T01:00:00Z"},
-        **{"reason": None, "waits": None, "queue": "gold", "suspended": True},
+        **{"reason": None, "waits": None, "queue": "gold", "suspended": True, "stall": None, "trouble": None},
+        **{"notice": None},
     }
     assert row_of({**made, "status": {}})["phase"] == "Pending"
 

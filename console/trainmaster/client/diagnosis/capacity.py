@@ -23,6 +23,7 @@ from trainmaster.client.objects import Object, at, items, name_of, text
 from trainmaster_operator.api.kubernetes_syntax import quantity
 from trainmaster_operator.wire.values import mapping
 
+_ONE = {"GPUs": "GPU", "pods": "pod", "places for pods": "place for a pod"}
 _NOUNS = {"cpu": "CPU", "memory": "memory", "ephemeral-storage": "local storage", "pods": "places for pods"}
 _BEGINNING = re.compile(r"0/\d+ nodes are (?:un)?available: ")
 # A dot ends a sentence if a space or nothing follows. Other dots belong to names of resources and taints.
@@ -93,7 +94,7 @@ def rooms(nodes: Iterable[Object], pods: Iterable[Object] | None, resource: str)
     found = []
     for node in nodes:
         name = name_of(node)
-        amount = _amount(at(node, "status", "allocatable", resource))
+        amount = amount_of(at(node, "status", "allocatable", resource))
         found.append(Room(name, amount, None if pods is None else amount - used.get(name, Decimal(0))))
     return sorted(found, key=lambda room: (-(room.allocatable if room.free is None else room.free), room.node))
 
@@ -107,9 +108,10 @@ def shown(amount: Decimal, resource: str) -> str:
     return str(int(amount)) if amount == amount.to_integral_value() else f"{int(amount * 1000)}m"
 
 
-def resource_noun(resource: str) -> str:
-    """Returns the usual word for a resource."""
-    return _NOUNS.get(resource) or ("GPUs" if resource.endswith("/gpu") else resource)
+def resource_noun(resource: str, amount: object = None) -> str:
+    """Returns the usual word for a resource, or for this amount of it: 1 GPU, 2 GPUs."""
+    noun = _NOUNS.get(resource) or ("GPUs" if resource.endswith("/gpu") else resource)
+    return _ONE.get(noun, noun) if str(amount) == "1" else noun
 
 
 def too_little(resource: str) -> str:
@@ -125,10 +127,11 @@ def is_counted(resource: str) -> bool:
 def _requests(container: Object) -> Iterable[tuple[str, Decimal]]:
     resources = mapping(container.get("resources"))
     asked = {**mapping(resources.get("limits")), **mapping(resources.get("requests"))}
-    return ((name, _amount(value)) for name, value in asked.items())
+    return ((name, amount_of(value)) for name, value in asked.items())
 
 
-def _amount(value: object) -> Decimal:
+def amount_of(value: object) -> Decimal:
+    """Parses a quantity. Anything else counts as 0."""
     try:
         return quantity(value) if isinstance(value, int | str) else Decimal(0)
     except (ValueError, KeyError, ArithmeticError):

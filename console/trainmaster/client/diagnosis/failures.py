@@ -8,14 +8,14 @@ from __future__ import annotations
 import posixpath
 import re
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from trainmaster.client.diagnosis.endings import Ending, read_ending
+from trainmaster.client.diagnosis.endings import OF_NODES, Ending, read_ending
 from trainmaster.client.diagnosis.situation import Finding, Situation, Step
-from trainmaster.client.objects import at, items, short, text
+from trainmaster.client.objects import at, items, joined, short, text
 from trainmaster.client.view import plural
 from trainmaster_operator.api.evidence import AttemptEvidence
 from trainmaster_operator.api.reasons import Strength, known_reason
@@ -23,10 +23,18 @@ from trainmaster_operator.api.v1alpha1 import Failure
 from trainmaster_operator.wire import values
 
 MAX_LOG_LINES = 12
+# The annotation in which `submit` names what it left out of the code, and its maximum length.
+LEFT_OUT_ANNOTATION, MAX_LEFT_OUT = "trainmaster.dev/code-left-out", 2_000
+# Where the agent unpacks the code.
+_CODE_FOLDERS = ("/run/trainmaster/",)
 # Patterns of the agent's messages about a failed start and about a hang.
 _NO_TORCH, _NO_PROGRAM = "has no torch", re.compile(r"command not found: '?([^'\s]+)'?")
 _SILENT, _EARLY = "no progress", " finished while rank "
-_HOW = re.compile(r"(?:ended with exit code \d+|was killed by signal \d+(?: \(\w+\))?): ")
+_FIRST_LINE = re.compile(r"^.*?(?:ended with exit code \d+|was killed by \S+)(?:: )?")
+# The beginning of the operator's message about an exception, its place, and then the rank that raised it.
+_RAISED = re.compile(r"(?P<exception>[^\n]+?)(?:, at (?P<location>[^\n;]+))?; (?:rank|worker) \d+ \(")
+# The beginning of the operator's message about a pod that the cluster took away.
+_OF_POD = re.compile(r"^pod \S+ of worker \d+(?: on node \S+)? (?=was |is |lost )")
 _NATIVE = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE")
 OTHERS, DEVICE = "waits in a collective", "waits for its device"
 # A stack frame as faulthandler and py-spy print it.
@@ -41,7 +49,7 @@ def failure_findings(situation: Situation) -> Iterator[Finding]:
     job, reason = situation.job, situation.view.end_reason
     message = situation.shown_message.rstrip(".")
     if reason == "DeadlineExceeded":
-        raised = Step("raise runPolicy.activeDeadlineSeconds, or ask for less, and apply the job again")
+        raised = Step("raise spec.runPolicy.activeDeadlineSeconds, or ask for less, and apply the job again")
         yield Finding("DeadlineExceeded", f"its time was over: {message}", (), (raised,))
     if job.phase == "Failed" and reason and not job.status.failures:
         yield Finding(reason, message or reason)
@@ -61,24 +69,25 @@ def _finding(situation: Situation, failure: Failure) -> Finding:
     reason, message, who = failure.reason, short(failure.message), _who(failure)
     job = f"{situation.job.name} {situation.where}"
     worker = "" if failure.worker is None else f" --worker {failure.worker}"
-    more = (
-        Step("the evidence of this attempt", f"kubectl dtj evidence {job} --attempt {failure.attempt}"),
-        Step("its log", f"kubectl dtj logs {job}{worker}"),
-    )
+    more = [Step("its log", f"kubectl dtj logs {job}{worker}")]
+    if evidence is not None:
+        kept = f"kubectl dtj evidence {job} --attempt {failure.attempt}"
+        more = [Step("the evidence of this attempt", kept), *more]
     lines = (_failure_line(failure), *(f"  {line}" for line in log.splitlines()[-MAX_LOG_LINES:]))
 
-    def found(cause: str, clause: str, *remedies: str) -> Finding:
-        return Finding(cause, clause, lines, (*(Step(remedy) for remedy in remedies if remedy), *more))
+    def found(cause: str, clause: str, *remedies: str, is_certain: bool = True) -> Finding:
+        return Finding(cause, clause, lines, (*(Step(remedy) for remedy in remedies if remedy), *more), is_certain)
 
     if _EARLY in failure.message:
         early, use, *_ = failure.message.split("; ")
-        return found("RanksUneven", early, use)
+        return found("UnevenRanks", early, use)
     if reason == "Hung" or (reason == "AgentLost" and _SILENT in failure.message):
         return _hang(situation, failure, evidence)
     if reason == "OOMKilled":
         limit = _memory_limit(situation)
         limited = f" than its limit of {limit}" if limit else ""
         raised = "raise spec.resources.memory (it counts all ranks of the worker, data loaders and /dev/shm)"
+        who = _who(failure, names_node=False)
         return found("OutOfMemory", f"{who} used more memory{limited} and was killed (OOMKilled)", raised)
     if reason == "PreflightMismatch":
         differ = failure.message.rpartition("environments differ: ")[2] or log
@@ -94,27 +103,80 @@ def _finding(situation: Situation, failure: Failure) -> Finding:
             clause = f"the program {program[1]} isn't in the image, or can't be run"
         return found("ProgramNotFound", clause, "check spec.command (a list: [python, train.py]) and the image")
     if reason == "Diverged":
+        who = _who(failure, names_node=False)
         return found("Diverged", f"{who} gave up, because training diverged: {_last(log)}")
-    if known_reason(reason).strength == Strength.DISRUPTION:
-        return found(reason, f"{who} was taken away ({reason}): {message}")
+    if reason == "LimitExceeded" or known_reason(reason).strength == Strength.DISRUPTION:
+        how = _OF_POD.sub("", message, count=1)
+        clause = f"{who} {how}" if how != message else f"{who} was taken away ({reason}): {message}"
+        own = "raise its limit of ephemeral-storage in spec.podTemplate.spec.containers, or write to a volume"
+        return found(reason, clause, own if reason == "LimitExceeded" else "")
+    if uneven := _uneven(situation, failure, evidence, log):
+        return found("UnevenRanks", uneven, "give all ranks the same number of steps (drop_last, or a fixed number)")
     if ending := _ending(failure, evidence, log):
-        return _ended(situation, ending, who, log, found(ending.cause, f"{who} {ending.clause}", ending.remedy))
+        who = _who(failure, names_node=ending.cause in OF_NODES)
+        location = _raised(failure)[1]
+        clause = f"{who} {ending.clause}" + (f", at {location}" if location else "")
+        return _ended(situation, ending, who, log, found(ending.cause, clause, ending.remedy))
     code = failure.exit_code
     if reason == "Signal" or (code is not None and code > 128):
         number = (code or 0) - 128
         name = next((one.name for one in signal.Signals if one == number), f"signal {number}")
-        native = " (a crash in native code)" if name in _NATIVE else ""
-        show = "have Python print where: set PYTHONFAULTHANDLER=1 in spec.podTemplate"
-        return found("Signal", f"{who} was killed by {name}{native}", show)
+        return _killed(found, name, _who(failure, names_node=name in _NATIVE), top_frame(log))
     if reason in ("MasterUnreachable", "PeerLost"):
         check = "look for a NetworkPolicy or a service mesh between the pods (docs/operating.md, Ports of workers)"
         return found("WorkersUnreachable", f"the workers don't reach each other: {message}", check)
     if reason == "Usage":
+        who = _who(failure, names_node=False)
         return found("Usage", f"{who} can't use its configuration: {_last(log) or message}")
     if reason == "Error" and code is not None:
-        last = f"; its last line was: {_last(log)}" if _last(log) else " and printed nothing"
-        return found("ExitCode", f"{who} exited with code {code}{last}")
+        last = f"; its last line was: {_last(log)}" if _last(log) else " and printed nothing that was kept"
+        return found("ExitCode", f"{_who(failure, names_node=False)} exited with code {code}{last}")
     return found(reason, f"{message or who} ({reason}: {known_reason(reason).meaning.rstrip('.')})")
+
+
+def _killed(found: Callable[..., Finding], name: str, who: str, frame: str) -> Finding:
+    """Returns the finding on a rank that a signal ended."""
+    at_line = f", in {frame}" if frame else ""
+    if name == "SIGBUS":
+        clause = f"{who} was killed by SIGBUS (a crash in native code{at_line}): most often /dev/shm is full"
+        return found("SharedMemory", clause, "raise spec.resources.sharedMemory, such as to 16Gi", is_certain=False)
+    means = {
+        "SIGKILL": ": most often the kernel or the node's administrator ended it for memory",
+        "SIGILL": ": most often a library was built for a newer processor than its node has",
+        "SIGTERM": ": somebody stopped it",
+    }
+    remedies = {
+        "SIGKILL": "compare its memory with spec.resources.memory, and look at the node's kernel messages",
+        "SIGILL": "build the library for the node's processor, or choose other nodes",
+    }
+    native = f" (a crash in native code{at_line})" if name in _NATIVE else ""
+    usual = "its stack is at the end of its log: the first line of your own code shows the call" if native else ""
+    return found("Signal", f"{who} was killed by {name}{native}{means.get(name, '')}", remedies.get(name, usual))
+
+
+def _uneven(situation: Situation, failure: Failure, evidence: AttemptEvidence | None, log: str) -> str:
+    """Returns which workers had finished when a rank failed in a collective, or an empty text."""
+    ending = read_ending(log)
+    lost = failure.reason == "PeerLost" or (ending is not None and ending.cause in ("PeerLost", "NcclTimeout"))
+    if not lost or evidence is None:
+        return ""
+    finished = [worker for worker, report in sorted(evidence.workers.items()) if report.get("state") == "Finished"]
+    if not finished:
+        return ""
+    single = at(situation.job.raw, "spec", "processesPerWorker") in (None, 1)
+    names = joined([f"rank {one}" if single else f"worker {one}" for one in finished])
+    progress = situation.job.status.progress
+    total = f" of {progress.total_steps}" if progress is not None and progress.total_steps else ""
+    where = f"was at step {failure.step}{total}" if failure.step is not None else "still waited for it in a collective"
+    return f"{names} finished while {_who(failure, names_node=False)} {where}"
+
+
+def _raised(failure: Failure) -> tuple[str, str]:
+    """Returns the exception that ended the rank and the line of the user's code, as far as they are known."""
+    if failure.exception:
+        return failure.exception, failure.location or ""
+    found = _RAISED.match(failure.message)
+    return (found["exception"], found["location"] or "") if found else ("", "")
 
 
 def _ended(situation: Situation, ending: Ending, who: str, log: str, found: Finding) -> Finding:
@@ -123,6 +185,14 @@ def _ended(situation: Situation, ending: Ending, who: str, log: str, found: Find
     if ending.line and ending.line not in log[-2_000:]:
         evidence += (f"its log: {ending.line}",)
     found = replace(found, evidence=evidence)
+    if absent := _left_out(situation, ending):
+        path, why = absent
+        clause = f"{who} doesn't find {ending.about}: submit left {path} out" + (f", because of {why}" if why else "")
+        bring = (
+            f"put it on a volume that the workers mount (docs/pods.md), or name it in .trainmasterignore as !{path} "
+            "and submit the code again"
+        )
+        return replace(found, clause=clause, steps=(Step(bring), *found.steps[-2:]))
     program = _program(situation, ending)
     if not program:
         return found
@@ -136,6 +206,33 @@ def _ended(situation: Situation, ending: Ending, who: str, log: str, found: Find
             f"{program}; or use an image that has it"
         )
     return replace(found, clause=clause, steps=(Step(bring), *found.steps))
+
+
+def _left_out(situation: Situation, ending: Ending) -> tuple[str, str] | None:
+    """Returns the path that `submit` left out of the code and the reason, if the rank couldn't find it."""
+    if ending.cause not in ("FileNotFound", "ModuleNotFound") or not ending.about:
+        return None
+    about = posixpath.normpath(ending.about)
+    if about.startswith("/") and not about.startswith(_CODE_FOLDERS):
+        # The image, or a volume, should have this path.
+        return None
+    module = f"/{about.replace('.', '/')}"
+    wanted = [f"/{about.lstrip('/')}"] if ending.cause == "FileNotFound" else [f"{module}.py", f"{module}/__init__.py"]
+    for path, why in left_out_of(situation.job.raw):
+        ends = [f"/{path}"] if not path.endswith("/") else []
+        if any(one.endswith(tuple(ends)) or (path.endswith("/") and f"/{path}" in f"{one}/") for one in wanted):
+            return path, why
+    return None
+
+
+def left_out_of(job: object) -> list[tuple[str, str]]:
+    """Returns the paths that the job's code lacks, with the reasons. Anybody may have written the annotation."""
+    value = text(job, "metadata", "annotations", LEFT_OUT_ANNOTATION)
+    try:
+        found = values.mappings(values.loads(value)) if 0 < len(value) <= MAX_LEFT_OUT else ()
+    except ValueError:
+        return []
+    return [(short(text(one, "path"), 200), short(text(one, "why"), 100)) for one in found if text(one, "path")]
 
 
 def _program(situation: Situation, ending: Ending) -> str:
@@ -167,9 +264,11 @@ def _log(situation: Situation, failure: Failure, evidence: AttemptEvidence | Non
     if evidence is not None and failure.worker is not None:
         report = evidence.workers.get(failure.worker, {})
         found = [values.text(report.get("error"), None), evidence.logs.get(failure.worker, ""), *found]
-    how = _HOW.search(failure.message)
-    found.append(failure.exception or (failure.message[how.end() :] if how else ""))
-    return next((one for one in found if one.strip()), "")
+    exception = _raised(failure)[0]
+    rest = _FIRST_LINE.sub("", failure.message, count=1)
+    found.append("" if rest == failure.message or exception else rest.replace(" | ", "\n"))
+    log = next((one for one in found if one.strip()), "")
+    return log if not exception or exception in log else f"{log}\n{exception}".lstrip("\n")
 
 
 def _budget(situation: Situation) -> tuple[str, ...]:
@@ -178,18 +277,20 @@ def _budget(situation: Situation) -> tuple[str, ...]:
     counted = plural(status.restarts, "restart") + (f" of {limit}" if isinstance(limit, int) else "")
     before = [f"attempt {one.attempt}: {one.reason}" for one in status.failures[1:4]]
     lines = [f"earlier failures: {', '.join(before)}"] if before else []
+    if (times := status.failures[0].count or 1) > 1:
+        lines.insert(0, f"it has failed {times} times in a row like this")
     if situation.view.end_reason == "MaxRestartsExceeded":
-        lines.append(f"no restart was left: {counted} counted (failurePolicy.maxRestarts)")
+        lines.append(f"no restart was left: {counted} counted (spec.failurePolicy.maxRestarts)")
     elif situation.job.phase != "Failed":
         lines.append(f"it tries again: {counted} counted so far")
     return tuple(lines)
 
 
-def _who(failure: Failure) -> str:
+def _who(failure: Failure, *, names_node: bool = True) -> str:
     name = f"rank {failure.rank}" if failure.rank is not None else f"worker {failure.worker}"
     if failure.rank is None and failure.worker is None:
         name = "a worker"
-    return f"{name} on node {failure.node}" if failure.node else name
+    return f"{name} on node {failure.node}" if failure.node and names_node else name
 
 
 def _failure_line(failure: Failure) -> str:
@@ -236,7 +337,7 @@ def _hang(situation: Situation, failure: Failure, evidence: AttemptEvidence | No
     lines += [_rank_line(number, other) for number, other in sorted(ranks.items()) if number != rank][:6]
     option = f" --attempt {failure.attempt}" + ("" if rank is None else f" --rank {rank}")
     command = f"kubectl dtj evidence {situation.job.name} {situation.where}{option}"
-    raised = "if steps really take that long, raise failurePolicy.hang.progressSeconds"
+    raised = "if steps really take that long, raise spec.failurePolicy.hang.progressSeconds"
     return Finding("Hang", clause, tuple(lines), (Step("all stacks of that rank", command), Step(raised)))
 
 

@@ -41,6 +41,11 @@ _PULL = frozenset(
 _IMAGE = re.compile(r'(?:image|pull) "?([^"\s]+?)"?(?:[:,]? |$)')
 _QUOTED = re.compile(r'"([^"\s]+)"')
 _FORMAT = "exec format error"
+# The operator's message about an init container that kept failing (reconciling/policies/startup.py).
+_INIT = re.compile(
+    r"init container (?P<container>\S+) of pod (?P<pod>\S+) ended with exit code (?P<code>\d+)(?:: (?P<output>.+))?",
+    re.DOTALL,
+)
 # Each entry is a pattern for a message about an image (case is ignored), the cause, the clause and the remedy. The
 # first match is used.
 _IMAGES: tuple[tuple[str, str, str, str], ...] = (
@@ -51,10 +56,10 @@ _IMAGES: tuple[tuple[str, str, str, str], ...] = (
      "add an account's pull secret (docs/pods.md, A private registry), use a mirror, or wait"),
     (r"no match for platform|no matching manifest|does not match the specified platform", "ImageArchitecture",
      "the image {image} has no variant for the architecture of node {node}",
-     "build it for that architecture too, or choose nodes: nodeSelector: {{kubernetes.io/arch: amd64}}"),
+     "build it for that architecture too, or choose nodes by spec.podTemplate.spec.nodeSelector (kubernetes.io/arch)"),
     (_FORMAT, "ImageArchitecture",
      "the image {image} was built for another processor architecture than node {node} has (exec format error)",
-     "build it for that architecture too, or choose nodes: nodeSelector: {{kubernetes.io/arch: amd64}}"),
+     "build it for that architecture too, or choose nodes by spec.podTemplate.spec.nodeSelector (kubernetes.io/arch)"),
     (r"no such host|i/o timeout|connection refused|deadline exceeded|TLS handshake|x509|no route to host|"
      r"server misbehaving|network is unreachable|RegistryUnavailable", "RegistryUnreachable",
      "node {node} can't reach the registry {registry}: {why}",
@@ -65,8 +70,8 @@ _IMAGES: tuple[tuple[str, str, str, str], ...] = (
      "add a pull secret (docs/pods.md, A private registry), and check the repository's name"),
     (r"not found|manifest unknown|name unknown|404", "ImageNotFound", "there is no image {image}",
      "check name and tag in spec.image letter by letter, and whether it was pushed"),
-    (r"ErrImageNeverPull", "ImageNotFound", "the image {image} isn't on node {node}, and imagePullPolicy is Never",
-     "load it onto the nodes, or leave imagePullPolicy out"),
+    (r"ErrImageNeverPull", "ImageNotFound", "the image {image} isn't on node {node}, and spec.imagePullPolicy is Never",
+     "load it onto the nodes, or leave spec.imagePullPolicy out"),
     (r"no space left on device", "DiskFull", "node {node} has no disk space left for the image {image}",
      "free the node's disk, or choose another node"),
 )  # fmt: skip
@@ -90,7 +95,9 @@ def _waiting(status: Object) -> tuple[str, str]:
 
 
 def _describe(situation: Situation, pod: str) -> Step:
-    return Step("the kubelet's messages", f"kubectl describe pod {pod} {situation.where}")
+    if any(name_of(one) == pod for one in situation.pods):
+        return Step("the kubelet's messages", f"kubectl describe pod {pod} {situation.where}")
+    return Step("its events", f"kubectl dtj events {situation.job.name} {situation.where}")
 
 
 def node_findings(situation: Situation) -> Iterator[Finding]:
@@ -105,7 +112,7 @@ def node_findings(situation: Situation) -> Iterator[Finding]:
         evidence = (f"node {name}: {text(ready, 'reason')}: {text(ready, 'message')} (since {began})",)
         clause = f"node {name} isn't ready, and {joined(pods)} of the job {'is' if len(pods) == 1 else 'are'} on it"
         steps = (
-            Step("check the node; the operator replaces the pods after failurePolicy.nodes.lostAfterSeconds"),
+            Step("check the node; the operator replaces the pods after spec.failurePolicy.nodes.lostAfterSeconds"),
             Step("its state", f"kubectl describe node {name}"),
         )
         yield Finding("NodeNotReady", clause, evidence, steps)
@@ -200,8 +207,10 @@ def container_findings(situation: Situation) -> Iterator[Finding]:
             if finding is not None:
                 yield finding
                 return
-    if situation.view.end_reason in ("CreateContainer", "InitFailed"):
-        yield _created(situation, situation.job.name, situation.shown_message, "the operator")
+    if situation.view.end_reason == "CreateContainer":
+        yield _created(situation, "", situation.shown_message, "the operator")
+    elif found := _INIT.search(situation.shown_message if situation.view.end_reason == "InitFailed" else ""):
+        yield _init_failed(situation, found["pod"], found["container"], int(found["code"]), found["output"] or "")
     yield from _starting(situation)
 
 
@@ -216,11 +225,21 @@ def _container(situation: Situation, pod: Object, container: str, status: Object
     for field in ("state", "lastState"):
         code, last = at(status, field, "terminated", "exitCode"), text(status, field, "terminated", "message").strip()
         if isinstance(code, int) and code != 0:
-            clause = f"its init container {container} fails with exit code {code}"
-            clause += f": {short(last)}" if last else ""
-            log = Step("its output", f"kubectl logs {name} -c {container} {situation.where}")
-            return Finding("InitFailed", clause, (f"{where}: exit code {code}",), (log,))
+            return _init_failed(situation, name, container, code, last)
     return None
+
+
+def _init_failed(situation: Situation, pod: str, container: str, code: int, output: str) -> Finding:
+    """Returns the finding on an init container that fails, with its last line of output."""
+    log = situation.logs.get(f"{pod}/{container}", "") or output
+    lines = [line.strip() for line in log.replace(" | ", "\n").splitlines() if line.strip()]
+    clause = f"its init container {container} fails with exit code {code}" + (f": {short(lines[-1])}" if lines else "")
+    evidence = (f"container {container} of pod {pod}: exit code {code}", *(f"  {line}" for line in lines[-8:]))
+    if any(name_of(one) == pod for one in situation.pods):
+        look = Step("its output", f"kubectl logs {pod} -c {container} {situation.where}")
+    else:
+        look = Step("what was kept of it", f"kubectl dtj evidence {situation.job.name} {situation.where}")
+    return Finding("InitFailed", clause, evidence, (Step("correct this init container, or what it needs"), look))
 
 
 def _created(situation: Situation, pod: str, message: str, where: str) -> Finding:
@@ -265,7 +284,7 @@ def _starting(situation: Situation) -> Iterator[Finding]:
     log = Step("the workers' output", f"kubectl dtj logs {situation.job.name} {situation.where}")
     if situation.view.end_reason:
         clause = f"its ranks weren't all up in time: {situation.shown_message}"
-        raised = Step("if the image or the volumes are only slow, raise failurePolicy.startupSeconds")
+        raised = Step("if the image or the volumes are only slow, raise spec.failurePolicy.startupSeconds")
         yield Finding("StartupDeadline", clause, (up,), (log, raised))
     elif waiting:
         clause = f"{up} (waiting: {joined(waiting)}), and nothing looks wrong"

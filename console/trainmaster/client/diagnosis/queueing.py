@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 
 from trainmaster.client.diagnosis.capacity import read_exclusions, resource_noun
+from trainmaster.client.diagnosis.scheduling import whole_job_finding
 from trainmaster.client.diagnosis.situation import Finding, Situation, Step
 from trainmaster.client.objects import Object, at, condition, has_condition, items, joined, name_of, text
 from trainmaster_operator.wire.values import whole
@@ -51,7 +52,7 @@ def _held(situation: Situation, workload: Object, queue: str, message: str) -> F
     look = Step("the whole Workload", f"kubectl describe workload {name_of(workload)} {situation.where}")
     evicted = condition(workload, "Evicted")
     if at(workload, "spec", "active") is False:
-        return Finding("QueueStopped", "its Workload is deactivated (spec.active is false)", evidence, (look,))
+        return Finding("QueueStopped", "its Workload is deactivated (active: false)", evidence, (look,))
     if found := _NO_QUEUE.search(message):
         return _missing(situation, found[1], found[2], evidence, look)
     if not _queue_exists(situation, queue):
@@ -61,7 +62,7 @@ def _held(situation: Situation, workload: Object, queue: str, message: str) -> F
     if has_condition(workload, "QuotaReserved"):
         return _checks(workload, evidence, look)
     if found := _NEVER.search(message):
-        asked = f"{found[3]} {resource_noun(found[1])}" if found[3] else resource_noun(found[1])
+        asked = f"{found[3]} {resource_noun(found[1], found[3])}" if found[3] else resource_noun(found[1])
         limit = f"the queue {queue} gives {found[4] or 'fewer'} at most (flavor {found[2].rstrip(',')})"
         clause = f"it never fits: it asks for {asked}, and {limit}"
         raised = Step("ask for less, or have the ClusterQueue's quota raised")
@@ -118,8 +119,10 @@ def _evicted(situation: Situation, queue: str, reason: str, message: str, look: 
 
 
 def _waits(situation: Situation, queue: str, message: str, look: Step) -> Finding:
-    more = [f"{found[3]} more {resource_noun(found[1])} (flavor {found[2]})" for found in _MORE.finditer(message)]
-    needs = f"until {joined(more)} are free" if more else "for its turn"
+    amounts = [(found[3], resource_noun(found[1], found[3]), found[2]) for found in _MORE.finditer(message)]
+    more = [f"{amount} more {noun} (flavor {flavor})" for amount, noun, flavor in amounts]
+    are = "is" if [amount for amount, *_ in amounts] == ["1"] else "are"
+    needs = f"until {joined(more)} {are} free" if more else "for its turn"
     before = _before(situation)
     places = {None: "", 0: "; it is the next one", 1: "; 1 workload comes first"}
     clause = f"it waits in Kueue's queue {queue} {needs}" + places.get(before, f"; {before} workloads come first")
@@ -155,8 +158,8 @@ def gang_findings(situation: Situation) -> Iterator[Finding]:
     if situation.shown_reason == "NotInstalled":
         gang = text(situation.job.raw, "spec", "scheduling", "gang", "scheduler")
         name = _SCHEDULERS.get(gang, gang)
-        clause = f"scheduling.gang asks for {name}, which isn't installed in this cluster"
-        step = Step(f"install {name}, or apply the job again without scheduling.gang")
+        clause = f"spec.scheduling.gang asks for {name}, which isn't installed in this cluster"
+        step = Step(f"install {name}, or apply the job again without spec.scheduling.gang")
         yield Finding("GangNotInstalled", clause, (f"the operator: {situation.shown_message}",), (step,))
         return
     group = situation.pod_group or {}
@@ -169,10 +172,13 @@ def gang_findings(situation: Situation) -> Iterator[Finding]:
         lacking = sorted({resource_noun(part.about) for part in parts if part.kind == "resource"})
         scarce = f" (too few free {', '.join(lacking)})" if lacking else ""
         count = at(group, "spec", "minMember") or "all"
-        clause = f"its gang needs nodes for {count} pods at once, and there aren't enough{scarce}"
-        steps = (
-            Step("wait for other jobs, ask for fewer workers, or for less per worker"),
-            Step("the gang", f"kubectl describe podgroup {name_of(group)} {situation.where}"),
-        )
-        yield Finding("GangWaits", clause, (f"PodGroup {name_of(group)}: {message}",), steps)
+        pods = "1 pod" if count == 1 else f"{count} pods"
+        clause = f"its gang needs nodes for {pods} at once, and there aren't enough{scarce}"
+        evidence: tuple[str, ...] = (f"PodGroup {name_of(group)}: {message}",)
+        steps: tuple[Step, ...] = (Step("wait for other jobs, ask for fewer workers, or for less per worker"),)
+        if whole := whole_job_finding(situation):
+            clause = f"its gang waits for nodes: {whole.clause}"
+            evidence, steps = (*whole.evidence, *evidence), whole.steps
+        look = Step("the gang", f"kubectl describe podgroup {name_of(group)} {situation.where}")
+        yield Finding("GangWaits", clause, evidence, (*steps, look))
         return

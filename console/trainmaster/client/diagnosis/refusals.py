@@ -1,4 +1,4 @@
-"""Explains why a job has no pods: no operator serves it, or the operator or the API server refuses it.
+"""Explains why a job has no pods: a user holds it, or the operator or the API server refuses it.
 
 The patterns match messages about quotas (plugin/pkg/admission/resourcequota), Pod Security and admission.
 """
@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from trainmaster.client.diagnosis.capacity import resource_noun
+from trainmaster.client.diagnosis.capacity import amount_of, resource_noun, shown
 from trainmaster.client.diagnosis.situation import Finding, Situation, Step
-from trainmaster.client.objects import Object, at, items, joined, name_of, short, text
+from trainmaster.client.objects import at, joined, name_of, short, text
+from trainmaster.client.view import plural
 
 _POLICY = "change what it names, or ask the policy's owner"
 _EVENTS = ("the refusals", "kubectl events {where} --types=Warning")
@@ -40,28 +41,23 @@ _RULES: tuple[tuple[str, str, str, str, tuple[str, str]], ...] = (
 )  # fmt: skip
 _EXCEEDED = re.compile(r"exceeded quota: ([^,]+), requested: (\S+), used: (\S+), limited: (\S+)")
 _UNSPECIFIED = re.compile(r"failed quota: ([^:]+): must specify (.+?) for: ([^;\n]+)")
-_FIELDS = {"cpu": "spec.resources.cpu", "memory": "spec.resources.memory"}
+_FIELDS = {"cpu": "spec.resources.cpu", "memory": "spec.resources.memory", "nvidia.com/gpu": "spec.resources.gpus"}
 # Finalizers of Kubernetes' garbage collector.
 _COLLECTING = ("foregroundDeletion", "orphan")
 
 
-def unserved_findings(situation: Situation) -> Iterator[Finding]:
-    """Yields the causes that precede all others: deletion, suspension, no operator, an invalid spec."""
+def held_findings(situation: Situation) -> Iterator[Finding]:
+    """Yields the causes that precede all others: deletion, suspension, an invalid spec."""
     job = situation.job
     message = situation.shown_message.rstrip(".")
     deleted = text(job.raw, "metadata", "deletionTimestamp")
     if deleted:
         yield _deleting(situation, deleted)
-    if job.status.phase is None:
-        yield _unseen(situation)
-    if job.phase == "Succeeded":
-        progress = f" ({situation.view.progress})" if situation.view.progress else ""
-        yield Finding("Succeeded", f"all ranks exited with code 0{progress}")
     suspended = situation.condition("Suspended")
-    held_by_user = suspended is not None and (suspended.status, suspended.reason) == ("True", "Suspended")
-    if (job.to_be_suspended and not job.finished) or held_by_user:
+    is_held = suspended is not None and (suspended.status, suspended.reason) == ("True", "Suspended")
+    if ((job.to_be_suspended and not job.finished) or is_held) and job.phase != "Suspending":
         resume = Step("resume it", f"kubectl dtj resume {job.name} {situation.where}")
-        yield Finding("Suspended", "a user has suspended it (runPolicy.suspend is true)", (), (resume,))
+        yield Finding("Suspended", "a user has suspended it (spec.runPolicy.suspend is true)", (), (resume,))
     if situation.view.end_reason == "InvalidSpec":
         again = Step(
             "correct the file (trainmaster validate FILE checks it), delete the job and apply it again",
@@ -87,44 +83,12 @@ def _deleting(situation: Situation, deleted: str) -> Finding:
         step = Step("ask the owner; remove it only if nobody will", f"kubectl edit dtj {job.name} {situation.where}")
     else:
         pods = [name_of(pod) for pod in situation.pods]
+        these = "pod" if len(pods) == 1 else "pods"
         evidence += [f"pod {name} still exists" for name in pods[:5]]
-        clause = "it is being deleted" + (f", and waits for its pods {joined(pods)}" if pods else "")
+        clause = "it is being deleted" + (f", and waits for its {these} {joined(pods)}" if pods else "")
         look = f"kubectl get pods {situation.where} -l trainmaster.dev/job-name={job.name} -o wide"
         step = Step("its pods and their nodes", look)
     return Finding("Deleting", clause, tuple(evidence), (step,))
-
-
-def _unseen(situation: Situation) -> Finding:
-    namespace = situation.job.namespace
-    get = Step("the cluster's operators", "kubectl get deployments -A -l app.kubernetes.io/name=trainmaster")
-    if situation.operators is None:
-        clause = "no operator has accepted it, and whether one runs couldn't be read"
-        return Finding("NoOperator", clause, (), (get,), is_certain=False)
-    if not situation.operators:
-        clause = "no operator has accepted it: none is installed in this cluster as a Deployment"
-        install = Step("install one (README.md), or start one for this namespace: trainmaster operator run")
-        return Finding("NoOperator", clause, (), (install, get))
-    serving = [one for one in situation.operators if not _namespaces(one) or namespace in _namespaces(one)]
-    if not serving:
-        names = sorted({name for one in situation.operators for name in _namespaces(one)})
-        clause = f"the operator serves namespace {joined(names)}, and the job is in {namespace}"
-        add = Step(f"add {namespace} to `namespaces` in the chart's values, or create the job in a served namespace")
-        return Finding("NoOperator", clause, (), (add, get))
-    place, name = text(serving[0], "metadata", "namespace"), name_of(serving[0])
-    logs = Step("its log", f"kubectl logs -n {place} deployment/{name} --tail 50")
-    if not at(serving[0], "status", "readyReplicas"):
-        describe = f"kubectl describe pods -n {place} -l app.kubernetes.io/name=trainmaster"
-        steps = (Step("why its pod isn't ready", describe), logs)
-        return Finding("NoOperator", f"the operator {place}/{name} has no ready pod", (), steps)
-    clause = f"the operator {place}/{name} runs and hasn't accepted it yet; this should take a second"
-    return Finding("NoOperator", clause, (), (logs,), is_certain=False)
-
-
-def _namespaces(operator: Object) -> list[str]:
-    """Returns the namespaces in an operator's options. An empty list means all namespaces."""
-    containers = items(operator, "spec", "template", "spec", "containers")
-    options = [str(one) for each in containers for field in ("command", "args") for one in each.get(field) or ()]
-    return [one.removeprefix("--namespace=") for one in options if one.startswith("--namespace=")]
 
 
 def _refused(situation: Situation) -> Iterator[str]:
@@ -146,8 +110,20 @@ def quota_findings(situation: Situation) -> Iterator[Finding]:
         evidence = (f"the API server: {message}",)
         if found := _EXCEEDED.search(message):
             asked, used, limited = (_amounts(part) for part in found.groups()[1:])
+            over = [name for name in asked if name in limited and _never_fits(situation, asked[name], limited[name])]
+            if over:
+                name, workers = over[0], situation.job.status.workers.desired
+                whole = shown(workers * amount_of(asked[name]), _plain(name))
+                clause = (
+                    f"the quota {found[1]} allows {limited[name]} {_noun(name, limited[name])}, and the job's "
+                    f"{plural(workers, 'worker')} need {whole}: it never fits"
+                )
+                less = Step("use fewer or smaller workers, or ask for a larger quota; waiting can't help")
+                yield Finding("QuotaExceeded", clause, evidence, (less, look))
+                return
             needs = [
-                f"{asked[name]} more {_noun(name)}, and {used.get(name, '0')} of {limited[name]} are in use"
+                f"{asked[name]} more {_noun(name, asked[name])}, and {used.get(name, '0')} of {limited[name]} "
+                f"{'is' if used.get(name) == '1' else 'are'} in use"
                 for name in asked
                 if name in limited
             ]
@@ -164,14 +140,26 @@ def quota_findings(situation: Situation) -> Iterator[Finding]:
             return
 
 
+def _never_fits(situation: Situation, asked: str, limited: str) -> bool:
+    """Returns whether all workers together exceed a quota even if nobody else uses any of it."""
+    workers = 1 if at(situation.job.raw, "spec", "elastic") else max(situation.job.status.workers.desired, 1)
+    return workers * amount_of(asked) > amount_of(limited)
+
+
+def _plain(name: str) -> str:
+    return name.removeprefix("requests.").removeprefix("limits.")
+
+
 def _amounts(text: str) -> dict[str, str]:
     return {name: amount for name, _, amount in (part.partition("=") for part in text.split(","))}
 
 
-def _noun(name: str) -> str:
-    plain = name.removeprefix("requests.").removeprefix("limits.")
+def _noun(name: str, amount: str) -> str:
+    plain = _plain(name)
     kind = "limits of " if name.startswith("limits.") else ""
-    return kind + ("pods" if plain == "pods" else resource_noun(plain))
+    if plain == "pods":
+        return kind + ("pod" if amount == "1" else "pods")
+    return kind + resource_noun(plain, amount)
 
 
 def refusal_findings(situation: Situation) -> Iterator[Finding]:

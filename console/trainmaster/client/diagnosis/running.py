@@ -23,7 +23,7 @@ _LOSSES = {
     "data": ("DataWait", "waiting for data", "use more data loader workers, more CPU, or data on a faster volume"),
     "checkpoint": ("CheckpointStall", "checkpoints", "save them asynchronously, less often, or to a faster volume"),
     "recompute": ("Recompute", "repeating steps after restarts", "find out why it restarts, and save more often"),
-    "stall": ("Stall", "undetected hangs", "look at the evidence; lower failurePolicy.hang.progressSeconds"),
+    "stall": ("Stall", "undetected hangs", "look at the evidence; lower spec.failurePolicy.hang.progressSeconds"),
     "evaluate": ("Evaluation", "evaluation", "evaluate less often, or on fewer samples"),
     "restart": ("Restarts", "restarts", "find out why it restarts"),
     "load": ("SlowStart", "loading model and data before the first step", "keep model and data on a fast volume"),

@@ -18,6 +18,7 @@ from trainmaster.client.diagnosis.capacity import (
     shown,
     too_little,
 )
+from trainmaster.client.diagnosis.gangs import gang_finding, gang_of, is_own, users_of
 from trainmaster.client.diagnosis.situation import Finding, Situation, Step
 from trainmaster.client.objects import Object, at, condition, has_condition, items, joined, name_of, text
 from trainmaster.client.view import plural
@@ -26,7 +27,7 @@ from trainmaster_operator.wire.values import mapping
 
 # Fields in which users request a resource.
 _FIELDS = {"cpu": "spec.resources.cpu", "memory": "spec.resources.memory"}
-_FIELDS |= {"ephemeral-storage": "podTemplate's ephemeral-storage"}
+_FIELDS |= {"ephemeral-storage": "the pod's requests of ephemeral-storage"}
 # The taints of control-plane nodes. Such nodes never run jobs, so they aren't mentioned.
 _CONTROL_PLANE = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
 # Each kind of constraint, with the cause, the clause, the remedy and a command.
@@ -36,9 +37,9 @@ _CONSTRAINTS = {
     "port": ("PortTaken", "{port} that the pod wants of its host is taken on every node that fits",
              "wait for the other job, or set spec.interconnect.hostNetwork: false", ""),
     "spread": ("TopologySpread", "its pods have to be spread evenly, and every node left would break that",
-               "relax topologySpreadConstraints in spec.podTemplate (whenUnsatisfiable: ScheduleAnyway)", ""),
+               "relax spec.podTemplate.spec.topologySpreadConstraints (whenUnsatisfiable: ScheduleAnyway)", ""),
     "pod affinity": ("PodAffinity", "the affinity or anti-affinity between pods leaves no node",
-                     "relax affinity in spec.podTemplate, or spec.scheduling.topology", ""),
+                     "relax spec.podTemplate.spec.affinity, or spec.scheduling.topology", ""),
     "volume limit": ("VolumeLimit", "every node that fits has as many volumes as can be attached",
                      "use fewer volumes, or nodes that can attach more", ""),
 }  # fmt: skip
@@ -56,6 +57,10 @@ _MEANINGS = {
 _NODES = attrgetter("nodes")
 
 
+# The operator's reasons for a job that waits for nodes, with or without pods.
+_LACKING = ("Unschedulable", "SchedulingBackoff", "SchedulingRetried")
+
+
 def scheduling_findings(situation: Situation) -> Iterator[Finding]:
     """Yields a finding on why the first unscheduled pod has no node."""
     if not situation.is_starting:
@@ -64,8 +69,19 @@ def scheduling_findings(situation: Situation) -> Iterator[Finding]:
     exclusions = read_exclusions(message)
     if exclusions is not None:
         yield _Reading(situation, pod, message, exclusions).finding()
-    elif message and situation.shown_reason == "Unschedulable":
-        yield Finding("Unschedulable", f"its pods find no node: {message.rstrip('.')}", (f"the scheduler: {message}",))
+    elif message and situation.shown_reason in _LACKING:
+        if found := whole_job_finding(situation):
+            yield replace(found, evidence=(*found.evidence, f"the operator: {message}"))
+            return
+        clause = f"its pods find no node: {message.rstrip('.')}"
+        look = Step("what each node has left", "kubectl describe nodes | grep -A 8 'Allocated resources'")
+        yield Finding("Unschedulable", clause, (f"the scheduler: {message}",), (look,))
+
+
+def whole_job_finding(situation: Situation) -> Finding | None:
+    """Returns why the nodes can't hold all workers at once. None if they can, or if that isn't known."""
+    pod = next(iter(situation.pods), {})
+    return _Reading(situation, pod, "", ()).whole_job()
 
 
 def _unscheduled(situation: Situation) -> tuple[Object, str]:
@@ -76,7 +92,13 @@ def _unscheduled(situation: Situation) -> tuple[Object, str]:
             message = text(scheduled, "message")
             if read_exclusions(message) is not None or text(scheduled, "reason") == "Unschedulable":
                 return pod, message
-    return {}, situation.shown_message if situation.shown_reason == "Unschedulable" else ""
+    if situation.shown_reason not in _LACKING:
+        return {}, ""
+    # A job that gave up its nodes has no pods. The scheduler's last message is in an event.
+    for event in situation.events_about("Pod"):
+        if event.get("reason") == "FailedScheduling":
+            return {}, text(event, "message")
+    return {}, situation.shown_message
 
 
 class _Reading:
@@ -87,14 +109,18 @@ class _Reading:
         self.asked = requests_of(pod) if pod else _asked(situation)
         self.nodes = situation.nodes
         self.name = name_of(pod) or f"{situation.job.name}-0"
-        self.labels = mapping(at(pod, "spec", "nodeSelector"))
+        # Without a pod, the job's own template shows most of its constraints.
+        self.spec = mapping(at(pod or situation.job.raw.get("spec"), *(() if pod else ("podTemplate",)), "spec"))
+        self.labels = mapping(self.spec.get("nodeSelector"))
 
     def finding(self) -> Finding:
         """Returns the constraint to change first, with the scheduler's message as evidence."""
         found = self._constraint()
         lines = [f"the scheduler about pod {self.name}: {self.message}"]
         lines += [f"{plural(one.nodes, 'node')} {_meaning(one)}" for one in self.exclusions if one.nodes]
-        events = Step("the scheduler's words on each pod", self._kubectl(f"events --for pod/{self.name}"))
+        events = Step("its events", f"kubectl dtj events {self.situation.job.name} {self.situation.where}")
+        if self.pod:
+            events = Step("the scheduler's messages", self._kubectl(f"events --for pod/{self.name}"))
         return replace(found, evidence=(*found.evidence, *lines), steps=(*found.steps, events))
 
     def _constraint(self) -> Finding:
@@ -111,7 +137,7 @@ class _Reading:
             return self._volume_zone()
         if lacking:
             ruled_out = self._that_rules_out_large_nodes({one.about for one in lacking})
-            return self._excluded(ruled_out) if ruled_out else self._no_room(lacking)
+            return self._excluded(ruled_out) if ruled_out else self.whole_job() or self._no_room(lacking)
         for kind, (cause, clause, remedy, command) in _CONSTRAINTS.items():
             if self._of(kind):
                 step = Step(remedy, command.format(where=self.situation.where))
@@ -166,12 +192,18 @@ class _Reading:
     def _could_hold(self, node: Object, resource: str) -> bool:
         return rooms([node], None, resource)[0].allocatable >= self.asked.get(resource, Decimal(0))
 
+    def whole_job(self) -> Finding | None:
+        """Returns the finding on a job whose workers find nodes one by one, but not all at once."""
+        gang = None if self.nodes is None else gang_of(self.situation, self.asked, self._usable())
+        found = None if gang is None or gang.workers == 1 else gang_finding(self.situation, gang)
+        return None if found is None else replace(found, evidence=(*found.evidence, *self._scale_up()))
+
     def _no_room(self, lacking: Sequence[Exclusion]) -> Finding:
         """Returns the finding on the resource that most nodes lack, preferring accelerators to CPU and memory."""
         ordinary = ("cpu", "memory", "ephemeral-storage", "pods")
         resource = max(lacking, key=lambda one: (one.about not in ordinary, one.nodes)).about
-        asked, noun = self.asked.get(resource), resource_noun(resource)
-        noun = noun.removesuffix("s") if asked == 1 else noun
+        asked = self.asked.get(resource)
+        noun = resource_noun(resource, asked)
         are, much = ("are", "many") if is_counted(resource) else ("is", "much")
         asks = f"each worker asks for {shown(asked, resource)} {noun}" if asked else ""
         asks = asks or f"a worker asks for more {noun} than {are} free"
@@ -181,7 +213,9 @@ class _Reading:
         field = _FIELDS.get(resource, usual)
         wait = Step(f"ask for less in {field}, or wait until other pods have ended")
         evidence = self._scale_up()
-        found = [] if self.nodes is None else rooms(self._usable(), self.situation.pods_on_nodes, resource)
+        pods = self.situation.pods_on_nodes
+        others = None if pods is None else [pod for pod in pods if not is_own(self.situation, pod)]
+        found = [] if self.nodes is None else rooms(self._usable(), others, resource)
         if not found or asked is None:
             clause = f"{asks}, and no node has so {much} left{more}" if asked else f"{asks}{more}"
             look = Step("what each node has left", "kubectl describe nodes | grep -A 8 'Allocated resources'")
@@ -203,7 +237,12 @@ class _Reading:
         else:
             free, of = shown(max(nearest.free, Decimal(0)), resource), shown(nearest.allocatable, resource)
             clause = f"{asks}, and the nearest node, {nearest.node}, has {free} of {of} free{more}"
+            if nearest.free >= asked and not also:
+                clause = f"{asks}, and node {nearest.node} has {free} of {of} free now; the scheduler will try again"
         lines = tuple(_room_line(room, resource) for room in found[:5])
+        gang = gang_of(self.situation, self.asked, self._usable())
+        if gang is not None and resource in gang.asked and asked <= largest.allocatable:
+            lines += tuple(f"in use by {user}" for user in users_of(self.situation, gang, resource)[:5])
         look = Step("its pods", f"kubectl describe node {nearest.node} | grep -A 20 'Non-terminated Pods'")
         return Finding("InsufficientResources", clause, (*lines, *evidence), (wait, look))
 
@@ -211,7 +250,10 @@ class _Reading:
         """Returns the nodes that the pod could use if they had room. If there are none, returns all nodes."""
         nodes = list(self.nodes or ())
         return [
-            node for node in nodes if not (self._taints_of(node) or self._lacks_labels(node) or _is_cordoned(node))
+            node
+            for node in nodes
+            if not (self._taints_of(node) or self._lacks_labels(node) or _is_cordoned(node))
+            and condition(node, "Ready").get("status", "True") == "True"
         ] or nodes
 
     def _scale_up(self) -> tuple[str, ...]:
@@ -259,9 +301,9 @@ class _Reading:
         what = f"the taint {joined(list(dict.fromkeys(taints)))}" if taints else "a taint"
         clause = f"the nodes that could take the pod have {what}, which the job doesn't tolerate"
         key = taints[0].partition("=")[0].partition(":")[0] if taints else "KEY"
-        toleration = f"podTemplate: {{spec: {{tolerations: [{{key: {key}, operator: Exists}}]}}}}"
+        toleration = f"spec.podTemplate.spec.tolerations: [{{key: {key}, operator: Exists}}]"
         steps = (
-            Step(f"if the job may use these nodes, add to its spec: {toleration}"),
+            Step(f"if the job may use these nodes, add {toleration}"),
             Step("all taints", "kubectl get nodes -o custom-columns=NAME:.metadata.name,TAINTS:.spec.taints"),
         )
         return Finding("UntoleratedTaint", clause, (), steps)
@@ -273,12 +315,16 @@ class _Reading:
         absent = [one for one in wanted if one not in there]
         asked = absent if self.nodes is not None and absent else wanted
         what = f"the label {joined(asked)}" if asked else "what the pod's node affinity asks for"
+        groups = items(self.situation.job.raw, "spec", "workerGroups")
+        field = "spec.workerGroups[].nodeSelector" if any(one.get("nodeSelector") for one in groups) else ""
+        part = "nodeSelector" if self.labels else "affinity"
+        field = field or f"spec.podTemplate.spec.{part}"
         evidence = []
         for key in self.labels if self.nodes is not None else ():
             values = sorted({str(labels[key]) for labels in nodes if key in labels})
             evidence.append(f"values of the label {key}: {joined(values, 6) or 'none'}")
         steps = (
-            Step("correct spec.nodeSelector (or the affinity in spec.podTemplate)"),
+            Step(f"correct {field}"),
             Step("the nodes' labels", "kubectl get nodes --show-labels"),
         )
         return Finding("NoMatchingNode", f"no node that could take the pod has {what}", tuple(evidence), steps)
@@ -294,7 +340,7 @@ class _Reading:
         return found
 
     def _tolerates(self, taint: Object) -> bool:
-        for toleration in items(self.pod, "spec", "tolerations"):
+        for toleration in items(self.spec, "tolerations"):
             key, effect = text(toleration, "key"), text(toleration, "effect")
             exists = text(toleration, "operator") == "Exists"
             same = exists or text(toleration, "value") == text(taint, "value")
@@ -304,7 +350,16 @@ class _Reading:
 
     def _lacks_labels(self, node: Object) -> bool:
         labels = mapping(at(node, "metadata", "labels"))
-        return any(labels.get(key) != value for key, value in self.labels.items())
+        if any(labels.get(key) != value for key, value in self.labels.items()):
+            return True
+        required = "requiredDuringSchedulingIgnoredDuringExecution"
+        terms = items(self.spec, "affinity", "nodeAffinity", required, "nodeSelectorTerms")
+        named = {"metadata.name": name_of(node)}
+        return bool(terms) and not any(
+            all(_matches(one, labels) for one in items(term, "matchExpressions"))
+            and all(_matches(one, named) for one in items(term, "matchFields"))
+            for term in terms
+        )
 
 
 def claims_of(pod: Object) -> list[str]:
@@ -323,6 +378,17 @@ def _asked(situation: Situation) -> Mapping[str, Decimal]:
     return requests_of({"spec": {"containers": [{"resources": {"requests": given}}]}})
 
 
+def _matches(expression: Object, labels: Mapping[str, object]) -> bool:
+    """Returns whether labels fit a requirement of a node affinity. Comparisons of numbers count as fitting."""
+    key, operator, values = text(expression, "key"), text(expression, "operator"), at(expression, "values") or ()
+    return {
+        "In": labels.get(key) in values,
+        "NotIn": labels.get(key) not in values,
+        "Exists": key in labels,
+        "DoesNotExist": key not in labels,
+    }.get(operator, True)
+
+
 def _is_cordoned(node: Object) -> bool:
     return at(node, "spec", "unschedulable") is True
 
@@ -337,7 +403,8 @@ def _meaning(one: Exclusion) -> str:
 
 
 def _room_line(room: Room, resource: str) -> str:
-    total, noun = shown(room.allocatable, resource), resource_noun(resource)
+    total = shown(room.allocatable, resource)
+    noun = resource_noun(resource, total)
     if room.free is None:
         return f"node {room.node} has {total} {noun} in all"
     return f"node {room.node} has {shown(max(room.free, Decimal(0)), resource)} of {total} {noun} free"

@@ -92,6 +92,10 @@ class Situation:
     pod_group: Object | None = None
     operators: Sequence[Object] | None = None
     """Trainmaster's Deployments in all namespaces."""
+    operator_pods: Sequence[Object] = ()
+    """Pods of a Deployment that isn't ready."""
+    lease: Object | None = None
+    """The Lease that the leading operator renews."""
     evidence: Sequence[AttemptEvidence] = ()
     logs: Mapping[str, str] = field(default_factory=dict)
     """The ends of the pods' logs, by pod name."""
