@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from trainmaster_operator.api.options import InvalidSetting, LogFormat, LogLevel, option
 from trainmaster_operator.wire.names import AGENT_PORT
 
+METRICS_PORT = 8080
 ReachMode = Literal["auto", "direct", "proxy"]
 
 
@@ -98,10 +99,18 @@ class OperatorSettings:
         default_text="the first --namespace, else trainmaster-system",
         parse=parse_namespace,
     )
-    # If this is None, no metrics are served. The metrics don't share the probes' port, because they name the jobs of
-    # every namespace.
-    metrics_port: int | None = _option(8080, "Port of /metrics; 0 takes a free one.", least=0, most=65535)
-    metrics_host: str = _option("0.0.0.0", "Address that /metrics listens on.")
+    # The metrics don't share the probes' port, because they name the jobs of every namespace. On a laptop, another
+    # program often listens on 8080, and only the laptop's own programs may read them.
+    metrics_port: int | None = _option(
+        None,
+        "Port of /metrics; 0 takes a free one.",
+        least=0,
+        most=65535,
+        default_text=f"{METRICS_PORT} in a pod, else a free one",
+    )
+    metrics_host: str | None = _option(
+        None, "Address that /metrics listens on.", default_text="0.0.0.0 in a pod, else 127.0.0.1"
+    )
     metrics_require_token: bool = _option(
         False,
         "Answer /metrics only to Kubernetes tokens whose owner may get the nonResourceURL /metrics. The operator "
