@@ -126,6 +126,9 @@ class Operator:
             asyncio.create_task(parts.agents.run(), name="agents"),
             asyncio.create_task(parts.large_jobs.run(parts.store), name="large jobs"),
         ]
+        if lease is None:
+            alone = LeaderLease(self._client(stack, connection), settings, "")
+            background.append(asyncio.create_task(alone.publish(), name="lease"))
         if parts.recorder is not None:
             parts.recorder.start()
         await self._work(parts, background, *ends)

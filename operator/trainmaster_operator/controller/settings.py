@@ -12,7 +12,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from trainmaster_operator.api.options import InvalidSetting, LogFormat, LogLevel, option
-from trainmaster_operator.wire.names import AGENT_PORT
+from trainmaster_operator.wire.names import AGENT_PORT, LEASE_NAME, LEASE_NAMESPACE
 
 METRICS_PORT = 8080
 ReachMode = Literal["auto", "direct", "proxy"]
@@ -93,10 +93,10 @@ class OperatorSettings:
     )
     leader_elect: bool = _option(True, "Lead by a Lease, so that several replicas can run.")
     lease_namespace: str = _option(
-        "trainmaster-system",
+        LEASE_NAMESPACE,
         "Namespace of the Lease, and of the Secret with the operator's keys.",
         more_variables=("POD_NAMESPACE",),
-        default_text="the first --namespace, else trainmaster-system",
+        default_text=f"the first --namespace, else {LEASE_NAMESPACE}",
         parse=parse_namespace,
     )
     # The metrics don't share the probes' port, because they name the jobs of every namespace. On a laptop, another
@@ -176,7 +176,7 @@ class OperatorSettings:
     log_format: LogFormat = _option("text", "json for collectors, text for people.")
     log_level: LogLevel = _option("INFO", "Minimum log level.")
 
-    lease_name: str = "trainmaster-operator"
+    lease_name: str = LEASE_NAME
     # In seconds: client-go's defaults (tools/leaderelection).
     lease_seconds: float = 15.0
     renew_seconds: float = 10.0
