@@ -144,7 +144,7 @@ def watched(made: World) -> Iterator[Watched]:
     log, file = made.folder / f"operator-{stamp}.log", made.folder / f"operator-{stamp}.jsonl"
     command = [sys.executable, "-m", "bench.clusters.watched_operator", str(file), "operator", "run"]
     command += ["--namespace", NAMESPACE, "--kubeconfig", str(made.kubeconfig), "--no-leader-elect"]
-    command += ["--metrics-port", "0", "--reach", "direct", "--agent-port", str(made.agent_port)]
+    command += ["--reach", "direct", "--agent-port", str(made.agent_port)]
     started = time.monotonic()
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output)

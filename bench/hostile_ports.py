@@ -96,7 +96,7 @@ async def started(name: str, folder: Path, *arguments: str) -> AsyncIterator[Ser
 async def operator(made: World) -> AsyncIterator[tuple[Server, Ask]]:
     """Starts the operator, which leads by a lease and has a few jobs."""
     options = ["--namespace", NAMESPACE, "--lease-namespace", NAMESPACE, "--kubeconfig", str(made.kubeconfig)]
-    options += ["--metrics-port", "0", "--health-port", "0", "--agent-port", str(made.agent_port)]
+    options += ["--health-port", "0", "--agent-port", str(made.agent_port)]
     async with started("operator", made.folder, "operator", "run", *options) as server, session() as client:
         server.ports["probes"] = await server.port(r"Probes on port (\d+)")
         server.ports["metrics"] = await server.port(r"Metrics on port (\d+)")

@@ -257,7 +257,7 @@ def operator(world: World, *arguments: str) -> Iterator[Operator]:
     """Starts an operator for the benchmark's namespace."""
     log = world.folder / f"operator-{time.monotonic_ns()}.log"
     command = [sys.executable, "-m", "trainmaster.cli.main", "operator", "run", "--namespace", NAMESPACE]
-    command += ["--kubeconfig", str(world.kubeconfig), "--no-leader-elect", "--metrics-port", "0", *arguments]
+    command += ["--kubeconfig", str(world.kubeconfig), "--no-leader-elect", *arguments]
     started = time.monotonic()
     with log.open("wb") as file:
         process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)

@@ -102,7 +102,6 @@ async def main(kubeconfig: str, reach: str) -> None:
         namespaces=(NAMESPACE,),
         kubeconfig=kubeconfig,
         leader_elect=False,
-        metrics_port=0,
         reach="proxy" if reach == "proxy" else "direct",
     )
     await Operator(settings, decide).run(asyncio.Event())

@@ -158,7 +158,7 @@ def _operator(kubeconfig: Path, log: Path, further: Sequence[str]) -> Iterator[s
     from trainmaster_local.cluster import interrupted_later
 
     command = [sys.executable, "-m", "trainmaster.cli.main", "operator", "run"]
-    options = ["--kubeconfig", str(kubeconfig), "--all-namespaces", "--no-leader-elect", "--metrics-port=0", *further]
+    options = ["--kubeconfig", str(kubeconfig), "--all-namespaces", "--no-leader-elect", *further]
     process: subprocess.Popen[bytes] | None = None
     with log.open("wb") as output:
         try:

@@ -53,7 +53,6 @@ class FakedCluster:
             lease_namespace=HOME,
             **{
                 "leader_elect": False,
-                "metrics_port": None,
                 "reach": "direct",
                 "agent_port": self.workers.port,
                 **settings,

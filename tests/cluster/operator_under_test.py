@@ -34,7 +34,7 @@ class OperatorProcess:
     def start(self) -> None:
         kubeconfig = operator_kubeconfig(self.cluster.kubeconfig, self.log.parent)
         options = ["--namespace", self.cluster.namespace, "--kubeconfig", str(kubeconfig), "--lease-namespace", HOME]
-        options += ["--no-leader-elect", "--metrics-port", "0", *self.arguments]
+        options += ["--no-leader-elect", *self.arguments]
         before = self.log.stat().st_size if self.log.exists() else 0
         self.process = context.Process(target=trainmaster, args=(["operator", "run", *options], self.log), daemon=True)
         self.process.start()

@@ -22,7 +22,7 @@ from tests.cluster.operator_under_test import OperatorProcess, install_crd, runn
 from trainmaster_local.testing.clusters import Cluster
 
 BIN = Path(sys.executable).parent
-OPERATOR = ("operator", "run", "--all-namespaces", "--metrics-port", "0")
+OPERATOR = ("operator", "run", "--all-namespaces")
 
 
 def command(program: str, *arguments: str, kubeconfig: Path, path: Path | None = None) -> tuple[int, str, str]:

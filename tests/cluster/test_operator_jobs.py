@@ -215,7 +215,6 @@ async def test_without_any_stream_failures_and_the_end_are_learned_from_the_pods
         kubeconfig=str(operator_kubeconfig(cluster.kubeconfig, tmp_path)),
         lease_namespace=HOME,
         leader_elect=False,
-        metrics_port=None,
         # Nothing listens there.
         agent_port=9,
     )

@@ -41,8 +41,6 @@ class Shell:
         }
 
     def run(self, command: str) -> str:
-        # The operator's default port may be another test's.
-        command = command.replace("--no-leader-elect", "--no-leader-elect --metrics-port 0")
         done = subprocess.run(
             ["/bin/sh", "-c", command], env=self.environ, cwd=self.folder, capture_output=True, text=True, check=False
         )

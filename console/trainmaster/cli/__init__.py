@@ -9,6 +9,7 @@
 | `arguments`, `output` | shared arguments: jobs, ranks, files, times; `-o`, and new files |
 | `listing`, `show` | jobs as a table, as objects or watched; the view of one job in a terminal |
 | `live`, `top` | redrawing of pictures that change; the live view of running jobs |
+| `health` | sentences beside jobs about an API server or an operator that is silent; waits that outlast an outage |
 | `history` | a package: the recorded jobs, shown and exported |
 | `logs` | all ranks' output as one stream, or the log of the rank that failed first |
 | `events`, `evidence` | events of jobs; evidence of failed attempts, and the stacks of running ranks |

@@ -83,8 +83,7 @@ async def serve(
         try:
             _, bound = await stack.enter_async_context(serving(dashboard, host, port, tls=context))
         except OSError as error:
-            why = os.strerror(error.errno) if error.errno else error
-            raise InvalidRequest(f"{host}:{port} can't be listened on: {why}; give --port") from error
+            raise InvalidRequest(f"{host}:{port} can't be listened on: {error.strerror}; give --port") from error
         if dashboard.launch is None:
             _log.info("Serving jobs of %s on port %d", settings.server.address, bound)
         else:

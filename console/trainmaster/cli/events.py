@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trainmaster.cli.console import SafeConsole, padded
+from trainmaster.cli.health import patient
 from trainmaster.cli.live import arrivals
 from trainmaster.cli.output import print_document, print_list
 from trainmaster.cli.terminal import say
@@ -168,6 +169,8 @@ def show_events(
     jobs: JobClient, job: TrainingJob | None, types: Sequence[str], *, everywhere: bool, watch: bool, output: str | None
 ) -> None:
     """Shows the events of one job or of all jobs. With `watch`, also shows every new event. Raises ClientError."""
+    if watch:
+        jobs = patient(jobs)
 
     def owners() -> Owners:
         return owners_of([job] if job is not None else jobs.list(all_namespaces=everywhere))

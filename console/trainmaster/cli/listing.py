@@ -16,6 +16,7 @@ from rich.text import Text
 
 from trainmaster.cli.arguments import none_found
 from trainmaster.cli.console import SafeConsole, padded
+from trainmaster.cli.health import Health, say_silence
 from trainmaster.cli.live import View, draw
 from trainmaster.cli.output import print_document, print_list, print_object
 from trainmaster.cli.show import job_cells, job_columns, job_table, job_view
@@ -38,12 +39,14 @@ def show_jobs(
     if watch:
         if not found:
             say(f"{none} Waiting for the first.", error=True)
-        changes = jobs.watch_all(all_namespaces=all_namespaces, selector=selector)
-        _show_changes(console, changes, table_views, output, names)
+        health = Health(jobs, is_drawn=console.is_terminal)
+        changes = health.jobs.watch_all(all_namespaces=all_namespaces, selector=selector)
+        _show_changes(console, health.seen(changes), table_views, output, names, health)
     elif output not in (None, "wide"):
         print_list([job.raw for job in found], output)
     elif found:
         console.print(job_table(found, names), soft_wrap=True)
+        say_silence(jobs, found)
     else:
         say(none, error=True)
 
@@ -52,14 +55,17 @@ def show_job(jobs: JobClient, job: TrainingJob, *, watch: bool = False, output: 
     """Shows one job, and with `watch` each change until it has ended. Raises JobNotFound if it is deleted."""
     console, names = SafeConsole(), job_columns(wide=output == "wide")
     if watch:
-        views = None if output == "wide" else lambda found, _: (view_of_job(jobs, each) for each, _ in found)
-        _show_changes(console, changes(jobs, job.name), views, output, names)
+        health = Health(jobs, is_drawn=console.is_terminal)
+        views = None if output == "wide" else lambda found, _: (view_of_job(health.jobs, each) for each, _ in found)
+        _show_changes(console, health.seen(changes(health.jobs, job.name)), views, output, names, health)
     elif output == "wide":
         console.print(job_table([job], names), soft_wrap=True)
+        say_silence(jobs, [job])
     elif output is not None:
         print_object(job.raw, output)
     else:
         console.print(view_of_job(jobs, job)(), crop=False)
+        say_silence(jobs, [job])
 
 
 def _show_changes(
@@ -68,12 +74,13 @@ def _show_changes(
     views: Callable[[Iterable[Change], Sequence[str]], Iterator[View]] | None,
     output: str | None,
     names: Sequence[str],
+    health: Health,
 ) -> None:
     if output not in (None, "wide"):
         for job, _ in found:
             print_document(job.raw, output)
     elif console.is_terminal and views is not None:
-        draw(console, views(found, names))
+        draw(console, views(found, names), health.beside)
     else:
         print_rows(found, names)
 

@@ -13,15 +13,17 @@ from typing import Any, TypeVar
 
 from rich.console import RenderableType
 from rich.live import Live
+from rich.text import Text
 
 from trainmaster.cli.console import SafeConsole
-from trainmaster.client import ClientError
+from trainmaster.client import ClientError, NotAllowed
 
 # Interval between drawings while only ages change (seconds).
 TICK_SECONDS = 1.0
 Item = TypeVar("Item")
 # A view draws data that was read before, with ages at the time of the call.
 View = Callable[[], RenderableType]
+Beside = Callable[[RenderableType], RenderableType]
 _END = object()
 
 
@@ -57,14 +59,22 @@ def arrivals(
         yield item
 
 
-def draw(console: SafeConsole, views: Iterable[View]) -> None:
-    """Draws each view on arrival, and the newest one every second, without asking the API server again."""
+def draw(console: SafeConsole, views: Iterable[View], beside: Beside = lambda picture: picture) -> None:
+    """Draws each view on arrival, and the newest one every second, without asking the API server again.
+
+    `beside` adds to each picture what is stale in it.
+    """
     with Live(console=console, auto_refresh=False) as live:
-        for view in _newest(arrivals(views, seconds=TICK_SECONDS)):
-            live.update(view(), refresh=True)
+        try:
+            for view in _newest(arrivals(views, seconds=TICK_SECONDS)):
+                live.update(beside(view()), refresh=True)
+        except NotAllowed:
+            # Whoever lost the right doesn't keep the last picture.
+            live.update(Text(), refresh=True)
+            raise
 
 
-def draw_full_screen(console: SafeConsole, views: Iterable[View]) -> None:
+def draw_full_screen(console: SafeConsole, views: Iterable[View], beside: Beside = lambda picture: picture) -> None:
     """Draws the views on the terminal's alternate screen until they end or the user leaves by q or Ctrl-C.
 
     The previous content then returns, and the last view is printed below it. Raises ClientError.
@@ -79,11 +89,14 @@ def draw_full_screen(console: SafeConsole, views: Iterable[View]) -> None:
             Live(console=console, auto_refresh=False, screen=True, vertical_overflow="crop") as live,
         ):
             for last in _newest(arrivals(views, *keys, seconds=TICK_SECONDS, found=found)):
-                live.update(last(), refresh=True)
+                live.update(beside(last()), refresh=True)
+    except NotAllowed:
+        last = None
+        raise
     finally:
         signal.signal(signal.SIGWINCH, resized)
         if last is not None:
-            console.print(last())
+            console.print(beside(last()))
 
 
 def _newest(found: Iterable[Item | None]) -> Iterator[Item]:

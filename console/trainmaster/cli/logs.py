@@ -15,6 +15,7 @@ from typing import Any
 
 from trainmaster.cli.arguments import most_workers, require_attempt, require_index
 from trainmaster.cli.evidence import failure_words, named_workers
+from trainmaster.cli.health import patient
 from trainmaster.cli.show import job_trouble, pod_trouble
 from trainmaster.cli.terminal import log_line, say, shows_colours
 from trainmaster.client import JobClient, JobNotFound, NotAllowed, TrainingJob, worker_index
@@ -56,7 +57,7 @@ def print_logs(
     logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
     several = most_workers(job) > 1 and len(selection.workers or ()) != 1 and not failed
     printer = Printer(several, prefix, timestamps, separators=not selection.ranks)
-    reader = LogReader(jobs.asynchronous, job, selection, _Waiting())
+    reader = LogReader((patient(jobs) if follow else jobs).asynchronous, job, selection, _Waiting())
     if failed:
         print_failed(reader, printer)
     else:

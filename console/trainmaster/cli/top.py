@@ -23,6 +23,7 @@ from rich.text import Text
 
 from trainmaster.cli.arguments import none_found
 from trainmaster.cli.events import JobEvent, events_of, owners_of
+from trainmaster.cli.health import Health
 from trainmaster.cli.live import View
 from trainmaster.cli.show import (
     PHASE_STYLES,
@@ -85,8 +86,9 @@ class JobReader:
             return None
 
 
-def job_views(jobs: JobClient, job: TrainingJob) -> Iterator[View]:
+def job_views(health: Health, job: TrainingJob) -> Iterator[View]:
     """Reads and yields one job's picture until the job has ended. Raises ClientError."""
+    jobs = health.jobs
     reader = JobReader(jobs)
     while True:
         try:
@@ -95,16 +97,19 @@ def job_views(jobs: JobClient, job: TrainingJob) -> Iterator[View]:
             raise JobNotFound(f"Job {job.name} was deleted while it was watched.") from error
         if now.uid != job.uid:
             raise JobNotFound(f"Job {job.name} was deleted while it was watched; another has its name now.")
+        health.shown = [now]
         yield reader.view(now)
         time.sleep(READ_SECONDS)
         if now.finished:
             return
 
 
-def jobs_views(jobs: JobClient, *, all_namespaces: bool) -> Iterator[View]:
+def jobs_views(health: Health, *, all_namespaces: bool) -> Iterator[View]:
     """Reads and yields the rows of all unfinished jobs. Raises ClientError."""
+    jobs = health.jobs
     while True:
         unfinished = [job for job in jobs.list(all_namespaces=all_namespaces) if not job.finished]
+        health.shown = unfinished
         if unfinished:
             yield partial(JobsPicture, unfinished, namespaces=all_namespaces)
         else:

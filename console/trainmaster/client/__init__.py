@@ -10,6 +10,8 @@
 4. `transport` sends the requests; `asynchronous` sends them from coroutines. `server` finds the API server, its TLS
    settings, proxy and credentials. `answers` turns HTTP answers into results and errors. `objects` reads values from
    raw objects. `permission` asks whether a user may do something. `sentences` writes messages about suspended jobs.
+   `patience` repeats reads during an outage of the API server, and `operator_sign` finds since when no operator has
+   been seen.
 5. `history` reads recorded jobs.
 6. `code` uploads the user's code, so that no image must be built for it.
 7. `gathering` reads a job and the objects around it, from which `diagnosis` explains the job's state.

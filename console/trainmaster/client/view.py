@@ -21,7 +21,11 @@ from trainmaster_operator.api.printable import printable
 from trainmaster_operator.api.v1alpha1.names import TERMINAL_PHASES
 from trainmaster_operator.wire.values import mapping, mappings, number, text, whole
 
-UNSEEN = "No operator has accepted this job yet. If this lasts, check that an operator serves its namespace."
+UNSEEN = (
+    "No operator has accepted this job yet. If this lasts, `{program} why {name} -n {namespace}` names the cause, and "
+    "`kubectl get deployments -A -l app.kubernetes.io/name=trainmaster` lists the operators; on a laptop, `trainmaster "
+    "operator run --all-namespaces --no-leader-elect` starts one."
+)
 MAX_SENTENCE = 300
 _MAX_MESSAGE = 4_000
 # The rank or worker in a failure's message, with its pod and node (reconciling/policies/attribution.py).
@@ -196,7 +200,7 @@ class JobView:
     def obstacle(self, program: str = "kubectl dtj") -> str:
         """Returns what keeps the job from running, or what ended it. Suggested commands begin with `program`."""
         if not self.is_accepted:
-            return UNSEEN
+            return UNSEEN.format(program=program, name=self.name, namespace=self.namespace)
         if self.phase == "Suspending" and self.news_reason == "Suspended":
             return f"the ranks save a checkpoint and stop; {plural(self.created, 'pod')} left"
         if self.phase == "Suspended" and self.news_reason == "Suspended":

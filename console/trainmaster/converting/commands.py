@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from trainmaster.converting.fields import POD, Draft, Field, Path, Target
+from trainmaster_operator.api.parsing import is_shell
+from trainmaster_operator.api.pod_template import REFERENCE, attempt_variable
 from trainmaster_operator.wire.names import POD_INDEX_LABEL, TORCHRUN_MODULES, is_python
 
-_SHELL = re.compile(r"(ba|da|z|k)?sh")
-_SHELL_OPTION = re.compile(r"-[a-z]*c")
 # A shell text without these characters is a single command, which shlex can split.
 _NOT_ONE_COMMAND = re.compile(r"[;&|<>`(){}*?!~\[\]\n#]|\$\(")
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
@@ -69,6 +69,11 @@ class Command:
         )
 
 
+def text_of(read: Command) -> str:
+    """Returns the words of command and args, joined by spaces."""
+    return " ".join((*read.command, *read.args))
+
+
 def read_command(command: Sequence[str], args: Sequence[str]) -> Command:
     """Returns the meaning of a container's command and args."""
     words = [*command, *args]
@@ -76,8 +81,7 @@ def read_command(command: Sequence[str], args: Sequence[str]) -> Command:
     if begin is not None:
         return _of_torchrun(words, begin, len(command))
     # The text of a shell's -c option.
-    is_shell = len(words) == 3 and _SHELL.fullmatch(posixpath.basename(words[0])) and _SHELL_OPTION.fullmatch(words[1])
-    text = words[2] if is_shell else ""
+    text = words[2] if len(words) == 3 and is_shell(words[:2]) else ""
     if "torchrun" not in text and not any(module in text for module in TORCHRUN_MODULES):
         return Command(tuple(command), tuple(args))
     inner = _words(text)
@@ -167,6 +171,31 @@ def _words(text: str) -> list[str]:
     return [_VARIABLE.sub(lambda found: f"$({found[1] or found[2]})", word) for word in words]
 
 
+def by_shell(words: Sequence[str]) -> list[str]:
+    """Returns a command whose shell expands the variables that Kubernetes would replace before an attempt sets them.
+
+    In a shell's own text, only the form of the variables changes. Other commands get a shell.
+    """
+    if len(words) >= 3 and is_shell(words[:2]):
+        text = REFERENCE.sub(lambda found: f"${{{found[1]}}}" if attempt_variable(found[0]) else found[0], words[2])
+        return [*words[:2], text, *words[3:]]
+    return ["sh", "-c", " ".join(["exec", *map(_shell_word, words)])]
+
+
+def _shell_word(word: str) -> str:
+    """Returns a word of a container's command as a word of a shell's text in such a command."""
+    parts, begin = [], 0
+    for found in REFERENCE.finditer(word):
+        parts += [_literal(word[begin : found.start()]), f'"${{{found[1]}}}"' if found[1] else _literal("$")]
+        begin = found.end()
+    return "".join([*parts, _literal(word[begin:])]) or "''"
+
+
+def _literal(text: str) -> str:
+    # Kubernetes replaces $$ by $.
+    return shlex.quote(text).replace("$", "$$") if text else ""
+
+
 _PROCESSES: Path = ("spec", "processesPerWorker")
 _OWN_COUNT = re.compile(r"\$[({]?(NPROC_PER_NODE|PET_NPROC_PER_NODE)[)}]?")
 # The Job controller sets this variable.
@@ -182,7 +211,12 @@ def convert_program(container: Field, draft: Draft, *, torch: bool) -> None:
         draft.keep(args, ("spec", "args"))
         return
     read = read_command(words[0], words[1])
-    remark = "; ".join(_remarks(read))
+    remarks = _remarks(read)
+    in_quotes = is_shell(read.command[:2]) and "'" in text_of(read)
+    if read.command and not in_quotes and attempt_variable(text_of(read)):
+        read = replace(read, command=tuple(by_shell((*read.command, *read.args))), args=())
+        remarks.append("a shell gives the program each attempt's variables")
+    remark = "; ".join(remarks)
     for name, field, made in (("command", command, read.command), ("args", args, read.args)):
         path = ("spec", name)
         if made:
@@ -191,7 +225,7 @@ def convert_program(container: Field, draft: Draft, *, torch: bool) -> None:
             # torchrun's script moves from args to the command.
             field.became(Target(path if made else ("spec", "command")), remark=remark)
         field.dropped("it is empty")
-    text = " ".join((*read.command, *read.args))
+    text = text_of(read)
     # A single rank needs no launcher, but with torchrun it can start warm after a fault.
     starts_warm = torch and read.is_python and draft.at(("spec", "resources", "gpus")) in (None, 0, 1)
     if not read.by_torchrun and not starts_warm and (read.command or read.args):

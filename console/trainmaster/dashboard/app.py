@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 from aiohttp import web
 
-from trainmaster.client.errors import JobNotFound
 from trainmaster.client.job import TrainingJob
 from trainmaster.client.log_reader import Selection
 from trainmaster.client.permission import Access, seeing
@@ -142,10 +141,7 @@ class Dashboard:
 
     async def _recorded_jobs(self, request: web.Request) -> web.Response:
         viewer, namespace = viewer_of(request), namespace_of(request)
-        if viewer.history is None:
-            raise JobNotFound("There is no history of jobs here (docs/history.md).")
-        history = viewer.history
-        found = await viewer.tenant.heavy(lambda: history.jobs(namespace))
+        found = await viewer.recorded_jobs(namespace)
         for job in found["items"]:
             job["failure"] = FailureView(mapping(job["lastFailure"])).last_line or None
         return answer({"items": found["items"]})

@@ -21,7 +21,7 @@ from trainmaster.client.history.answers import columns_of
 from trainmaster.client.history.reading import FIGURES
 from trainmaster.client.job import TrainingJob, collection_path
 from trainmaster.client.permission import Access
-from trainmaster.dashboard.figures import Figures
+from trainmaster.dashboard.figures import Figures, with_gaps
 from trainmaster.dashboard.guards import body_of, viewer_of
 from trainmaster.dashboard.sessions import Viewer, replaced
 from trainmaster.dashboard.shapes import MANIFEST
@@ -89,7 +89,7 @@ class JobAnswers:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     async def _curves(self, request: web.Request) -> web.Response:
-        return answer(await self._series(request))
+        return answer(with_gaps(await self._series(request)))
 
     async def _heat(self, request: web.Request) -> web.Response:
         figure = one_of(request, "figure", FIGURES)

@@ -16,15 +16,16 @@ from typing import Any
 
 from trainmaster.client.errors import ClientError, NoCluster, NotAllowed
 from trainmaster.client.job import TrainingJob
+from trainmaster.client.operator_sign import written_at
 from trainmaster.client.sentences import KEEPING, lost_checkpoints, start_of_resumed
 from trainmaster.client.watching import watch_job
 from trainmaster.dashboard.board import Row, row_of
 from trainmaster.dashboard.figures import Figures, seconds_between
 from trainmaster.dashboard.objects import asked_pods, events_of, pods_of
-from trainmaster.dashboard.sessions import RecordedJob, Viewer
-from trainmaster.dashboard.streams import EventStream, Latest
+from trainmaster.dashboard.sessions import OPERATOR_SECONDS, RecordedJob, Viewer
+from trainmaster.dashboard.streams import EventStream, Latest, outage, silence_problem
 from trainmaster.history.statuses import observe, shown
-from trainmaster.serving import first_to_end
+from trainmaster.serving import Refused, first_to_end
 from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES
 from trainmaster_operator.wire.values import mapping, number
 
@@ -65,6 +66,8 @@ class JobPage:
     # Bytes of memory that are counted for this page.
     _weight: int = 0
     _is_gone: bool = False
+    # When the API server last answered (seconds since the epoch).
+    _answered_at: float = field(default_factory=time.time)
     _job: TrainingJob | None = None
     # None until the pods have been read, or if the viewer may not read them.
     _pods: list[Row] | None = None
@@ -91,21 +94,44 @@ class JobPage:
                 parts += [self._follow(), self._look_at_pods(), self._look_at_attempts()]
                 parts += [self._repeat(self._look_at_events, RETRY_SECONDS)]
                 parts += [self._repeat(self._look_at_ranks, BROKEN_SECONDS)]
+                parts += [self._repeat(self._look_at_operator, RETRY_SECONDS)]
             await first_to_end(*parts)
         finally:
             self.viewer.tenant.all.bytes.take(self.viewer.tenant.name, -self._weight)
 
     async def _follow(self) -> None:
-        async with aclosing(watch_job(self.viewer.transport, self.namespace, self.name)) as jobs:
-            async for job in jobs:
-                if self.uid not in (None, job.uid):
-                    break
-                self.uid = job.uid
-                self._show(job)
+        while True:
+            try:
+                await self._show_changes()
+                break
+            except NoCluster as error:
+                if self._job is None:
+                    raise
+                # The page keeps what it shows, until the API server answers again.
+                self._latest.put_event("problem", outage(error, self._answered_at))
+                self._latest.forget("job")
+                await asyncio.sleep(BROKEN_SECONDS)
         self._latest.put("gone", {})
         self._latest.end()
         # The end of this task would cancel the sending task. That task ends after it has sent the deletion.
         await asyncio.Event().wait()
+
+    async def _show_changes(self) -> None:
+        """Shows the job's states until it is deleted. Raises NoCluster if the API server doesn't answer."""
+        async with aclosing(watch_job(self.viewer.transport, self.namespace, self.name)) as jobs:
+            async for job in jobs:
+                if self.uid not in (None, job.uid):
+                    break
+                self.uid, self._answered_at = job.uid, time.time()
+                self._show(job)
+
+    async def _look_at_operator(self, job: TrainingJob) -> float:
+        found = None if job.finished else await self.viewer.silence(self.namespace, written_at(job.raw))
+        if found is not None:
+            self._latest.put_event("problem", silence_problem(found))
+            # The next state of the job ends the message.
+            self._latest.forget("job")
+        return OPERATOR_SECONDS
 
     def _show(self, job: TrainingJob) -> None:
         before, self._job = self._job, job
@@ -119,11 +145,12 @@ class JobPage:
             self._changed_for_pods.set()
 
     def _weigh(self) -> None:
-        """Counts this page's memory. Raises NoCluster if the tenant's pages, or all pages, use too much."""
+        """Counts this page's memory. Raises Refused if the tenant's pages, or all pages, use too much."""
         share, tenant = self.viewer.tenant.all.bytes, self.viewer.tenant.name
         more = MEMORY_OF_A_BYTE * self._latest.bytes - self._weight
         if more > share.room(tenant):
-            raise NoCluster("Your open pages of jobs, or all viewers' together, need too much memory here; close some.")
+            sentence = "Your open pages of jobs, or all viewers' together, need too much memory here; close some."
+            raise Refused(503, sentence)
         share.take(tenant, more)
         self._weight += more
 

@@ -9,20 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
-from trainmaster.client.errors import ClientError, NotAllowed
+from trainmaster.client.errors import ClientError, NoCluster, NotAllowed
 from trainmaster.client.job import collection_path
+from trainmaster.client.operator_sign import written_at
 from trainmaster.client.permission import seeing
 from trainmaster.client.watching import changes
 from trainmaster.dashboard.board import Board
-from trainmaster.dashboard.sessions import Viewer
-from trainmaster.dashboard.streams import PING_SECONDS, EventStream, problem
+from trainmaster.dashboard.sessions import OPERATOR_SECONDS, Viewer
+from trainmaster.dashboard.streams import PING_SECONDS, EventStream, encoded, outage, problem, silence_problem
 from trainmaster.serving import first_to_end
+from trainmaster_operator.api.v1alpha1.names import TERMINAL_PHASES
 from trainmaster_operator.wire.values import mapping, text
 
 # Seconds between two checks of a viewer's right to a live answer.
@@ -46,6 +50,10 @@ class Scope:
     board: Board = field(default_factory=Board)
     # The error if jobs can't be read now.
     problem: ClientError | None = None
+    # When the API server last answered (seconds since the epoch).
+    answered_at: float = field(default_factory=time.time)
+    # The newest time in the jobs' statuses, which only an operator writes.
+    written_at: datetime | None = None
     # `is_loaded`: the page can show some jobs. `is_whole`: all jobs were listed.
     is_loaded: bool = False
     is_whole: bool = False
@@ -105,7 +113,8 @@ class Scope:
                 if said is None:
                     number = -1
                 else:
-                    await stream.send(problem(said))
+                    is_away = isinstance(said, NoCluster) and self.is_loaded
+                    await stream.send(outage(said, self.answered_at) if is_away else problem(said))
             if self.is_loaded:
                 batches = self.board.since(number) if number >= 0 else None
                 # Without batches, the stream is new or too far behind, so it sends all jobs.
@@ -160,12 +169,14 @@ class Scope:
                 version = await self._list(viewer, path)
             finally:
                 showing.cancel()
-            self.problem, first = None, not self.is_whole
+            self.problem, first, self.answered_at = None, not self.is_whole, time.time()
             self.is_whole = True
             if first:
                 await self._show()
             async with aclosing(changes(viewer.transport, path, version)) as found:
                 async for kind, job in found:
+                    self.answered_at = time.time()
+                    self._note(job)
                     if kind == "DELETED":
                         self.board.remove(text(mapping(job.get("metadata")).get("uid"), 64))
                     else:
@@ -190,6 +201,7 @@ class Scope:
 
         def put(job: Mapping[str, Any]) -> str:
             self.board.put(job)
+            self._note(job)
             self._first.set()
             return text(mapping(job.get("metadata")).get("uid"), 64)
 
@@ -201,6 +213,22 @@ class Scope:
             query["continue"] = more
         self.board.keep_only(uids)
         return text(metadata.get("resourceVersion"), 200)
+
+    def _note(self, job: Mapping[str, Any]) -> None:
+        """Records a sign of life of the operator."""
+        written = written_at(job)
+        if written is not None and (self.written_at is None or written > self.written_at):
+            self.written_at = written
+
+    async def say_silence(self, stream: EventStream, viewer: Viewer) -> None:
+        """Repeats to a viewer since when no operator has been seen, while there is none, until cancelled."""
+        while True:
+            await asyncio.sleep(OPERATOR_SECONDS)
+            unfinished = [row for row in self.board.rows.values() if row["phase"] not in TERMINAL_PHASES]
+            if unfinished and self.is_loaded and self.problem is None:
+                found = await viewer.silence(self.namespace, self.written_at)
+                if found is not None:
+                    await stream.send(silence_problem(found))
 
     async def _tick(self) -> None:
         sent: ClientError | None = None
@@ -241,11 +269,17 @@ class Scopes:
     async def send_to(self, stream: EventStream, viewer: Viewer, namespace: str | None) -> None:
         """Sends a scope to a viewer until they lose the right. Raises ClientError."""
         async with self.joined(viewer, namespace) as scope:
-            await first_to_end(
-                scope.send_to(stream, viewer),
-                scope.watched(),
-                viewer.access.until_refused(*seeing(namespace), seconds=self._recheck_seconds),
-            )
+            try:
+                await first_to_end(
+                    scope.send_to(stream, viewer),
+                    scope.say_silence(stream, viewer),
+                    scope.watched(),
+                    viewer.access.until_refused(*seeing(namespace), seconds=self._recheck_seconds),
+                )
+            except NotAllowed:
+                # The page must not keep what the viewer may no longer see.
+                await stream.send(encoded("jobs", {"at": time.time(), "jobs": []}))
+                raise
 
     async def close(self) -> None:
         """Ends all watches."""

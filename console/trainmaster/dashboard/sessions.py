@@ -12,19 +12,22 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from trainmaster.client.asynchronous import connector_to
 from trainmaster.client.errors import ClientError, JobNotFound, NoCluster, NotKnown
 from trainmaster.client.history import HistoryReader, find_history
-from trainmaster.client.history.finding import FoundHistory, NoWay
+from trainmaster.client.history.finding import FoundHistory, NoHistory, NoWay
 from trainmaster.client.job import TrainingJob
+from trainmaster.client.operator_sign import OperatorSign, Silence, clock
 from trainmaster.client.permission import Access, Gate, is_allowed, party_of, put_newest
 from trainmaster.client.server import Server, for_viewer
 from trainmaster.client.watching import read_job
@@ -46,6 +49,8 @@ NEW_AT_ONCE, MOST_NEW = 8, 256
 # Timeout of the API server's answer (seconds).
 ASK_SECONDS = 10.0
 WHO_AM_I = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+# Seconds between two looks for the operator while jobs are shown, and the timeout of the first look for a history.
+OPERATOR_SECONDS, HISTORY_SECONDS = 10.0, 2.0
 # A RecordedJobDetail, whose type client.history.answers defines.
 RecordedJob = Mapping[str, Any]
 
@@ -79,17 +84,54 @@ class Viewer:
     closing: set[asyncio.Task[None]] = field(repr=False)
     seen_at: float = field(default_factory=time.monotonic)
     streams: int = 0
+    # Signs of life of operators, by namespace ("" for all), with the result of the last look and its time.
+    signs: dict[str, tuple[OperatorSign, float, Silence | None]] = field(default_factory=dict, repr=False)
+    # Since when the history hasn't answered (seconds since the epoch).
+    history_silent_since: float | None = None
     is_over: bool = False
 
     async def has_history(self) -> bool:
-        """Returns whether there is a history, even if it refuses the viewer."""
+        """Returns whether there is a history, even if it refuses the viewer, or doesn't answer now."""
         if self.history is None:
             return False
         try:
-            await self.history.jobs(limit=1)
-        except ClientError as error:
-            return not isinstance(error, NoCluster | NoWay)
+            async with asyncio.timeout(HISTORY_SECONDS):
+                await self.history.jobs(limit=1)
+        except (ClientError, TimeoutError) as error:
+            return not isinstance(error, NoHistory | NoWay)
         return True
+
+    async def recorded_jobs(self, namespace: str | None) -> Mapping[str, Any]:
+        """Returns the history's jobs. Raises ClientError; the message says since when the history hasn't answered."""
+        if self.history is None:
+            raise JobNotFound("There is no history of jobs here (docs/history.md).")
+        history = self.history
+        try:
+            found = await self.tenant.heavy(lambda: history.jobs(namespace))
+        except NoHistory:
+            raise
+        except NoCluster as error:
+            self.history_silent_since = since = self.history_silent_since or time.time()
+            at = clock(datetime.fromtimestamp(since, UTC), datetime.now(UTC))
+            raise NoCluster(f"The history hasn't answered since {at}: deleted jobs are missing. {error}") from error
+        self.history_silent_since = None
+        return found
+
+    async def silence(self, namespace: str | None, written: datetime | None) -> Silence | None:
+        """Returns since when no operator has been seen; None if one lives, or nobody knows.
+
+        `written` is the newest time in the statuses of the shown jobs.
+        """
+        place = namespace or ""
+        sign, at, found = self.signs.get(place) or (OperatorSign(self.transport), -math.inf, None)
+        if time.monotonic() - at >= OPERATOR_SECONDS / 2:
+            status = {"phase": "Running", "progress": {"reportedAt": written and written.isoformat()}}
+            try:
+                found = await sign.look([{"metadata": {"namespace": place}, "status": status}])
+            except ClientError:
+                found = None
+            self.signs[place] = (sign, time.monotonic(), found)
+        return found
 
     async def living(self, namespace: str, name: str, uid: str | None) -> TrainingJob:
         """Returns the existing job. Raises JobNotFound if it was deleted, even if a later job has the same name."""

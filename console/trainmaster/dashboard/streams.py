@@ -2,7 +2,8 @@
 
 Live answers are server-sent events: `event: NAME`, `data: JSON` and an empty line. A comment serves as a ping. If a
 viewer reads slowly, sending waits, and `Latest` keeps only the newest event of each name. An error is an event with a
-message, `{"sentence": "…"}`. No other part of an exception is sent.
+message, `{"sentence": "…", "since": null, "what": null}`. No other part of an exception is sent. If `what` is `api` or
+`operator`, the stream continues, and the page's content is as of `since` (seconds since the epoch).
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ import asyncio
 import json
 import math
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from typing import Any
 
 from aiohttp import web
 
+from trainmaster.client.errors import ClientError
+from trainmaster.client.operator_sign import Silence, clock
 from trainmaster.serving import MAX_SENTENCE, refused, write
 
 # Number of levels that are kept of a value that is nested too deeply for the encoder.
@@ -42,9 +46,18 @@ def answer(value: Any, **headers: str) -> web.Response:
     return web.json_response(value, dumps=dumps, headers=headers)
 
 
-def problem(sentence: object) -> bytes:
-    """Returns the encoded event that reports an error."""
-    return encoded("problem", {"sentence": str(sentence)[:MAX_SENTENCE]})
+def problem(sentence: object, since: float | None = None, what: str | None = None) -> bytes:
+    """Returns the encoded event that reports an error.
+
+    If `what` doesn't answer (api or operator), the page's content is as of the time `since` (seconds since the epoch).
+    """
+    return encoded("problem", {"sentence": str(sentence)[:MAX_SENTENCE], "since": since, "what": what})
+
+
+def outage(error: ClientError, since: float) -> bytes:
+    """Returns the encoded event that reports since when the API server hasn't answered."""
+    at = clock(datetime.fromtimestamp(since, UTC), datetime.now(UTC))
+    return problem(f"The API server hasn't answered since {at}: what is shown is as of then. {error}", since, "api")
 
 
 def encoded(name: str, data: Any) -> bytes:
@@ -52,17 +65,25 @@ def encoded(name: str, data: Any) -> bytes:
     return f"event: {name}\ndata: {dumps(data)}\n\n".encode()
 
 
+def silence_problem(silence: Silence) -> bytes:
+    """Returns the encoded event that reports since when no operator has been seen."""
+    return problem(silence.sentence(datetime.now(UTC)), silence.since.timestamp(), "operator")
+
+
 class EventStream:
     """EventStream is one live answer."""
 
     def __init__(self, request: web.Request) -> None:
         self._request = request
+        self._sending = asyncio.Lock()
         headers = {"Content-Type": "text/event-stream; charset=utf-8", "X-Accel-Buffering": "no"}
         self.response = web.StreamResponse(headers=headers)
 
     async def send(self, event: bytes) -> None:
         """Sends an event, and waits if the viewer reads slowly. Raises ConnectionError if the viewer disconnected."""
-        await write(self._request, self.response, event, STUCK_SECONDS)
+        # Several tasks send, and a large event is written in pieces.
+        async with self._sending:
+            await write(self._request, self.response, event, STUCK_SECONDS)
 
     async def ping(self) -> None:
         """Sends a comment, so that the connection isn't closed as idle."""
@@ -90,6 +111,10 @@ class Latest:
             self._last[name] = last
             self._events[name] = event
             self._filled.set()
+
+    def forget(self, name: str) -> None:
+        """Makes the next event of this name new, even if it equals the last one."""
+        self._last.pop(name, None)
 
     @property
     def bytes(self) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-import os
 import re
 import sqlite3
 from collections.abc import Callable
@@ -262,10 +261,8 @@ async def run_history(settings: HistorySettings, stop: asyncio.Event) -> None:
             try:
                 _, port = await server.http.start(settings.address, settings.port)
             except OSError as error:
-                where = f"{settings.address} port {settings.port}"
-                # asyncio's message names internal calls, so errno's text is used. An unknown host's error has no errno.
-                why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
-                raise InvalidRequest(f"{where} can't be listened on: {why}; give --address and --port.") from error
+                where = f"{settings.address} port {settings.port} can't be listened on"
+                raise InvalidRequest(f"{where}: {error.strerror}; give --address and --port.") from error
             log.info("The history in %s is served on port %d.", file, port)
             if token_file is None:
                 log.warning("Nothing is recorded, only read: there is no --writer-token-file.")

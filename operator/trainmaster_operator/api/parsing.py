@@ -22,7 +22,7 @@ from pydantic_core import PydanticCustomError
 from trainmaster_operator.api.field_messages import problems_of, unknown_field
 from trainmaster_operator.api.kubernetes_syntax import check_annotations, check_labels, label_key_problem, quantity
 from trainmaster_operator.api.limits import check_size
-from trainmaster_operator.api.pod_template import check_pod_template
+from trainmaster_operator.api.pod_template import attempt_variable, check_pod_template, filled_in_early
 from trainmaster_operator.api.problems import Problem, typographic_quotes
 from trainmaster_operator.api.rules import check_rules
 from trainmaster_operator.api.times import to_datetime
@@ -236,10 +236,10 @@ _SPACES = {"\u00a0": "a no-break space", "\u3000": "a wide space", "\u200b": "a 
 
 
 def _check_words(spec: JobSpec) -> Iterator[Problem]:
-    """Yields problems with words in command and args that a word processor or a chat has damaged.
+    """Yields problems with words in command and args, such as words that a word processor or a chat has damaged.
 
     A program accepts any text as an argument, so only obvious mistakes are refused: a complete command line in place of
-    the program's name, and options that begin with another dash instead of a hyphen.
+    the program's name, options that begin with another dash instead of a hyphen, and an attempt's variables as $(NAME).
     """
     command = spec.command or []
     for position, word in enumerate(command):
@@ -252,6 +252,23 @@ def _check_words(spec: JobSpec) -> Iterator[Problem]:
     for position, word in enumerate(spec.args):
         if (message := _misread(word)) is not None:
             yield Problem(f"spec.args[{position}]", word, message)
+    words = [*command, *spec.args]
+    for position, word in enumerate(words):
+        if (name := attempt_variable(word)) is not None:
+            in_shell = is_shell(words[max(position - 2, 0) : position])
+            remedy = f"write ${name}" if in_shell else f"read {name} in the program, or write ${name} in a sh -c"
+            at = position - len(command)
+            field = f"spec.command[{position}]" if at < 0 else f"spec.args[{at}]"
+            yield Problem(field, word, filled_in_early(word, name, remedy))
+
+
+_SHELL = re.compile(r"(\S*/)?(ba|da|z|k)?sh")
+_SHELL_OPTION = re.compile(r"-[a-z]*c")
+
+
+def is_shell(words: Sequence[str]) -> bool:
+    """Returns whether two words start a shell that runs the next word, such as bash and -ec."""
+    return len(words) == 2 and bool(_SHELL.fullmatch(words[0]) and _SHELL_OPTION.fullmatch(words[1]))
 
 
 def _no_program(word: str) -> str | None:

@@ -8,6 +8,7 @@ Paths are compared as the kernel resolves them, so `/run//trainmaster/` and `/ru
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
@@ -37,6 +38,13 @@ RESERVED_VARIABLES = frozenset(
     ]
 )
 RESERVED_VARIABLE_PREFIXES = ("PET_", "TRAINMASTER_")
+# Variables that the agent sets in each attempt. The container has none of them, or the value for the first attempt.
+_OF_AN_ATTEMPT = re.compile(
+    r"(PET_)?(MASTER_ADDR|MASTER_PORT|NNODES|NODE_RANK)|(LOCAL_)?(RANK|WORLD_SIZE)|TORCHELASTIC_ERROR_FILE|"
+    "TRAINMASTER_ATTEMPT"
+)
+# A reference to a variable. $$ is an escaped $ (k8s.io/kubernetes/third_party/forked/golang/expansion).
+REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
 RESERVED_LABELS = frozenset(
     {
         *("app.kubernetes.io/managed-by", "apps.kubernetes.io/pod-index", "controller-revision-hash"),
@@ -65,6 +73,20 @@ REFUSED_WORKER_FIELDS = {
     "terminationMessagePath": "the agent reports there; remove it",
     "terminationMessagePolicy": "the agent reports there; remove it",
 }
+
+
+def attempt_variable(text: str) -> str | None:
+    """Returns the first variable of an attempt that a text refers to as $(NAME), or None."""
+    names = (found[1] or "" for found in REFERENCE.finditer(text))
+    return next((name for name in names if _OF_AN_ATTEMPT.fullmatch(name)), None)
+
+
+def filled_in_early(text: str, name: str, remedy: str) -> str:
+    """Returns the message for a text that refers to an attempt's variable as $(NAME)."""
+    return (
+        f"{show(text)} isn't the attempt's value, because Kubernetes replaces $({name}) once, when the container "
+        f"starts; {remedy}"
+    )
 
 
 def check_pod_template(spec: JobSpec) -> Iterator[Problem]:
@@ -137,6 +159,10 @@ def _check_worker(path: str, worker: Mapping[str, Any], devices: frozenset[str])
         name = variable.get("name")
         if isinstance(name, str) and (name in RESERVED_VARIABLES or name.startswith(RESERVED_VARIABLE_PREFIXES)):
             yield Problem(f"{path}.env[{position}].name", name, f"{name} is set by Trainmaster; remove it")
+        value = variable.get("value")
+        if isinstance(value, str) and (early := attempt_variable(value)) is not None:
+            message = filled_in_early(value, early, f"read {early} in the program")
+            yield Problem(f"{path}.env[{position}].value", value, message)
     for position, mount in mapping_items(worker.get("volumeMounts")):
         mount_path = str(mount.get("mountPath", ""))
         if is_below(mount_path, RESERVED_PATHS):

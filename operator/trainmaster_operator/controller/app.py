@@ -35,7 +35,7 @@ from trainmaster_operator.controller.lease import LeaderLease
 from trainmaster_operator.controller.observability.endpoints import Scrapers, exposition, probes
 from trainmaster_operator.controller.observability.metrics import OperatorMetrics
 from trainmaster_operator.controller.reconciler import Decide
-from trainmaster_operator.controller.settings import OperatorSettings
+from trainmaster_operator.controller.settings import METRICS_PORT, OperatorSettings
 from trainmaster_operator.controller.wiring import Parts
 from trainmaster_operator.serving import HttpServer
 
@@ -98,8 +98,7 @@ class Operator:
         stack.push_async_callback(end_tasks, background)
         if settings.health_port is not None:
             self.health_port = await self._serve_health(stack, settings.health_port)
-        if settings.metrics_port is not None:
-            self.port = await self._serve_metrics(stack, settings.metrics_port, connection)
+        self.port = await self._serve_metrics(stack, connection)
         # Building the agent takes seconds on a slow processor, so do this before the lease is acquired and has to be
         # renewed.
         await asyncio.to_thread(zipapp_bytes)
@@ -127,6 +126,9 @@ class Operator:
             asyncio.create_task(parts.agents.run(), name="agents"),
             asyncio.create_task(parts.large_jobs.run(parts.store), name="large jobs"),
         ]
+        if lease is None:
+            alone = LeaderLease(self._client(stack, connection), settings, "")
+            background.append(asyncio.create_task(alone.publish(), name="lease"))
         if parts.recorder is not None:
             parts.recorder.start()
         await self._work(parts, background, *ends)
@@ -234,7 +236,10 @@ class Operator:
         server = probes(healthy=healthy, ready=ready)
         return await _listen("Probes", stack, server, self.settings.health_host, port, "--health-port")
 
-    async def _serve_metrics(self, stack: AsyncExitStack, port: int, connection: ApiConnection) -> int:
+    async def _serve_metrics(self, stack: AsyncExitStack, connection: ApiConnection) -> int:
+        default_host, default_port = ("0.0.0.0", METRICS_PORT) if connection.in_cluster else ("127.0.0.1", 0)
+        host = self.settings.metrics_host or default_host
+        port = default_port if self.settings.metrics_port is None else self.settings.metrics_port
         scrapers = None
         if self.settings.metrics_require_token:
             # This client can write without the lease, because a standby reviews tokens too.
@@ -242,7 +247,7 @@ class Operator:
             stack.push_async_callback(client.close)
             scrapers = Scrapers(client)
         server = exposition(self.metrics, refresh=self._refresh_metrics, scrapers=scrapers)
-        return await _listen("Metrics", stack, server, self.settings.metrics_host, port, "--metrics-port")
+        return await _listen("Metrics", stack, server, host, port, "--metrics-port")
 
     def _refresh_metrics(self) -> None:
         """Update the metrics that are only computed when they are scraped."""
@@ -261,7 +266,7 @@ async def _listen(what: str, stack: AsyncExitStack, server: HttpServer, host: st
         raise OperatorError(
             f"{option}: {port} can't be listened on ({error.strerror}); choose another, or 0 for a free one"
         ) from error
-    logger.info("%s on port %d.", what, bound)
+    logger.info("%s on port %d of %s.", what, bound, host)
     return bound
 
 

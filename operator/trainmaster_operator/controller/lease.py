@@ -89,6 +89,22 @@ class LeaderLease:
                     self.leading = False
                     return
 
+    async def publish(self) -> None:
+        """Renew the lease without a holder, forever. Call this instead of `acquire` if there is no election.
+
+        The console reads the lease's time to show since when no operator has been seen. Without a holder, the lease
+        keeps no candidate from leading.
+        """
+        reported = ""
+        while True:
+            try:
+                await self._acquire_or_renew()
+            except ClusterError as error:
+                if str(error) != reported:
+                    logger.info("The lease can't be published, so views can't show when this operator ends: %s", error)
+                    reported = str(error)
+            await asyncio.sleep(self._settings.retry_seconds)
+
     def is_held(self) -> bool:
         """Returns whether, according to the clock, no other candidate can lead yet.
 

@@ -12,8 +12,9 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from trainmaster_operator.api.options import InvalidSetting, LogFormat, LogLevel, option
-from trainmaster_operator.wire.names import AGENT_PORT
+from trainmaster_operator.wire.names import AGENT_PORT, LEASE_NAME, LEASE_NAMESPACE
 
+METRICS_PORT = 8080
 ReachMode = Literal["auto", "direct", "proxy"]
 
 
@@ -92,16 +93,24 @@ class OperatorSettings:
     )
     leader_elect: bool = _option(True, "Lead by a Lease, so that several replicas can run.")
     lease_namespace: str = _option(
-        "trainmaster-system",
+        LEASE_NAMESPACE,
         "Namespace of the Lease, and of the Secret with the operator's keys.",
         more_variables=("POD_NAMESPACE",),
-        default_text="the first --namespace, else trainmaster-system",
+        default_text=f"the first --namespace, else {LEASE_NAMESPACE}",
         parse=parse_namespace,
     )
-    # If this is None, no metrics are served. The metrics don't share the probes' port, because they name the jobs of
-    # every namespace.
-    metrics_port: int | None = _option(8080, "Port of /metrics; 0 takes a free one.", least=0, most=65535)
-    metrics_host: str = _option("0.0.0.0", "Address that /metrics listens on.")
+    # The metrics don't share the probes' port, because they name the jobs of every namespace. On a laptop, another
+    # program often listens on 8080, and only the laptop's own programs may read them.
+    metrics_port: int | None = _option(
+        None,
+        "Port of /metrics; 0 takes a free one.",
+        least=0,
+        most=65535,
+        default_text=f"{METRICS_PORT} in a pod, else a free one",
+    )
+    metrics_host: str | None = _option(
+        None, "Address that /metrics listens on.", default_text="0.0.0.0 in a pod, else 127.0.0.1"
+    )
     metrics_require_token: bool = _option(
         False,
         "Answer /metrics only to Kubernetes tokens whose owner may get the nonResourceURL /metrics. The operator "
@@ -167,7 +176,7 @@ class OperatorSettings:
     log_format: LogFormat = _option("text", "json for collectors, text for people.")
     log_level: LogLevel = _option("INFO", "Minimum log level.")
 
-    lease_name: str = "trainmaster-operator"
+    lease_name: str = LEASE_NAME
     # In seconds: client-go's defaults (tools/leaderelection).
     lease_seconds: float = 15.0
     renew_seconds: float = 10.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import signal
 import socket
 import ssl
@@ -74,7 +75,14 @@ class HttpServer:
         """Listens, and returns the address and the port, which is a free one if `port` is 0. Raises OSError."""
         loop = asyncio.get_running_loop()
         # asyncio resolves the name and binds to each address.
-        bound = await loop.create_server(asyncio.Protocol, host, port, start_serving=False)
+        try:
+            bound = await loop.create_server(asyncio.Protocol, host, port, start_serving=False)
+        except OSError as error:
+            if error.errno is None or error.errno <= 0:
+                # The host's name is unknown (getaddrinfo).
+                raise
+            # asyncio's message names internal calls.
+            raise OSError(error.errno, os.strerror(error.errno)) from error
         self._listeners = [each.dup() for each in bound.sockets]
         bound.close()
         self._tls = tls

@@ -18,6 +18,9 @@ STACKS_ANNOTATION = "trainmaster.dev/stacks"
 RESTART_ANNOTATION = "trainmaster.dev/restart"
 HASH_ANNOTATION = "trainmaster.dev/rendered-hash"
 FIELD_MANAGER = "trainmaster"
+# The Lease that an operator renews, and its namespace unless the operator's options name another.
+LEASE_NAME = "trainmaster-operator"
+LEASE_NAMESPACE = "trainmaster-system"
 
 AGENT_PORT = 8472
 TOKEN_HEADER = "Trainmaster-Token"

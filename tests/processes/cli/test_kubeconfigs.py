@@ -14,7 +14,7 @@ import pytest
 
 BIN = Path(sys.executable).parent
 STATUS = ("kubectl-dtj", "status")
-OPERATOR = ("trainmaster", "operator", "run", "--all-namespaces", "--metrics-port", "0")
+OPERATOR = ("trainmaster", "operator", "run", "--all-namespaces")
 KEYS = ("trainmaster", "operator", "keys", "rotate")
 UNLOADABLE = """
 current-context: a

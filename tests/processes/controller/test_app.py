@@ -28,9 +28,7 @@ from trainmaster_operator.controller.apiserver.errors import Deposed, Forbidden
 from trainmaster_operator.controller.app import Operator, OperatorError
 from trainmaster_operator.controller.settings import OperatorSettings
 
-ALONE = OperatorSettings(
-    leader_elect=False, metrics_port=0, metrics_host="127.0.0.1", health_port=0, health_host="127.0.0.1"
-)
+ALONE = OperatorSettings(leader_elect=False, health_port=0, health_host="127.0.0.1")
 # The lease is renewed often, and lasts longer than a loaded machine ever delays a renewal.
 LED = replace(ALONE, leader_elect=True, lease_seconds=60.0, renew_seconds=50.0, retry_seconds=0.05)
 
@@ -205,6 +203,21 @@ async def test_a_namespace_that_appears_later_is_served_and_others_are_not(tmp_p
         assert not world.has("services", namespace="team-b")
 
 
+async def test_outside_of_a_cluster_the_metrics_take_a_free_port_on_loopback(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with running(tmp_path) as world:
+        port = world.operator.port
+        assert port not in (0, 8080) and f"Metrics on port {port} of 127.0.0.1." in caplog.text
+        settings = replace(world.operator.settings, metrics_port=port)
+        with pytest.raises(OperatorError) as raised:
+            await asyncio.wait_for(Operator(settings, b.children_decider).run(asyncio.Event()), 30)
+        assert str(raised.value) == (
+            f"--metrics-port: {port} can't be listened on (Address already in use); choose another, or 0 for a free one"
+        )
+
+
 async def test_a_missing_custom_resource_is_waited_for_and_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,7 +225,7 @@ async def test_a_missing_custom_resource_is_waited_for_and_logged(
     caplog.set_level(logging.WARNING)
     async with serving(FakeCluster()) as http:
         http.crd_installed = False
-        settings = OperatorSettings(kubeconfig=kubeconfig(tmp_path, http.url), leader_elect=False, metrics_port=None)
+        settings = OperatorSettings(kubeconfig=kubeconfig(tmp_path, http.url), leader_elect=False)
         operator, stop = Operator(settings, b.children_decider), asyncio.Event()
         task = asyncio.create_task(operator.run(stop))
         await until(lambda: "The custom resource isn't installed; waiting for it." in caplog.text)
@@ -234,9 +247,7 @@ async def test_a_missing_permission_is_named(
 
 
 async def test_a_cluster_that_is_not_there_is_reported_in_one_sentence(tmp_path: Path) -> None:
-    settings = OperatorSettings(
-        kubeconfig=kubeconfig(tmp_path, "http://127.0.0.1:1"), leader_elect=False, metrics_port=None
-    )
+    settings = OperatorSettings(kubeconfig=kubeconfig(tmp_path, "http://127.0.0.1:1"), leader_elect=False)
     for leader_elect in (False, True):
         operator = Operator(replace(settings, leader_elect=leader_elect), b.children_decider)
         with pytest.raises(OperatorError, match=r"the cluster at http://127\.0\.0\.1:1 can't be used"):

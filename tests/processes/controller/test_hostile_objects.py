@@ -45,9 +45,7 @@ def strange_job() -> dict[str, Any]:
 
 @asynccontextmanager
 async def operating(folder: Path, http: FakeHttp) -> AsyncIterator[Operator]:
-    settings = OperatorSettings(
-        kubeconfig=kubeconfig(folder, http.url), leader_elect=False, metrics_port=None, resync_seconds=0.2
-    )
+    settings = OperatorSettings(kubeconfig=kubeconfig(folder, http.url), leader_elect=False, resync_seconds=0.2)
     operator, stop = Operator(settings, decide), asyncio.Event()
     task = asyncio.create_task(operator.run(stop))
     await asyncio.wait_for(operator.ready.wait(), 30)

@@ -15,6 +15,7 @@ from aiohttp import web
 from trainmaster.client.job import items_of
 from trainmaster.client.permission import REVIEWS
 from trainmaster.client.server import Fixed, Server
+from trainmaster_operator.api.times import to_micro_text
 
 JOBS = "distributedtrainingjobs"
 Right = tuple[str, str, str]
@@ -58,6 +59,8 @@ class FakeApi:
     metrics: str = ""
     # The HTTP status of all answers while it is broken.
     broken: int = 0
+    # When the operator renewed its Lease; 0 if it has none.
+    renewed_at: float = 0.0
     watches: set[tuple[str, str]] = field(default_factory=set)
     _version: int = 0
     _events: list[tuple[int, bytes, str]] = field(default_factory=list)
@@ -129,6 +132,8 @@ class FakeApi:
                 return await self._log(request, name)
             finally:
                 self.logs_open -= 1
+        if resource == "leases" and self.renewed_at:
+            return web.json_response({"kind": "Lease", "spec": {"renewTime": to_micro_text(self.renewed_at)}})
         if resource == JOBS and name:
             found = self.objects.get((namespace, name))
             if found is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import csv
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -13,6 +13,7 @@ from tests.processes.dashboard.fake_api import EDIT, JOBS, VIEW, FakeApi, job, r
 from tests.processes.dashboard.test_list import dashboard
 from trainmaster.client import JobNotFound, NoCluster
 from trainmaster.client.history.answers import Series
+from trainmaster.client.history.finding import NoHistory
 from trainmaster.client.server import Server
 from trainmaster.dashboard import job_page, logs, reading
 
@@ -32,6 +33,7 @@ METRICS = "\n".join(
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_page, "PODS_SECONDS", 0.05)
+    monkeypatch.setattr(job_page, "BROKEN_SECONDS", 0.05)
     monkeypatch.setattr("trainmaster.dashboard.figures.SECONDS", 0.05)
     monkeypatch.setattr(logs, "BATCH_SECONDS", 0.01)
 
@@ -210,7 +212,7 @@ class History:
         self, namespace: str | None = None, *, name: str | None = None, limit: int = 500, after: str = ""
     ) -> dict[str, Any]:
         if self.authorization != "Bearer alice":
-            raise NoCluster("There is none.")
+            raise NoHistory("There is none.")
         failure = {"message": "KeyError: 7; rank 1 (worker 0, pod gone-0, node a) ended with exit code 1"}
         return {
             "kind": "RecordedJobList",
@@ -234,6 +236,42 @@ class History:
 
     async def logs(self, *_: object, **__: object) -> dict[str, Any]:
         return {"items": [{"worker": 1, "lines": ["[rank 1]: last words"], "times": [1_000], "cut": False}]}
+
+
+async def test_a_page_keeps_its_job_while_the_api_server_is_away() -> None:
+    api = training(alice=VIEW)
+    async with dashboard(api) as client, client.live("/api/jobs/team/bert", "alice") as page:
+        await page.next("job")
+        api.broken = 500
+        api.break_watches()
+        found = await page.next("problem")
+        assert found["sentence"].startswith("The API server hasn't answered since ") and found["what"] == "api"
+        api.broken = 0
+        assert (await page.next("job"))["row"]["name"] == "bert", "the job comes again, which ends the message"
+
+
+class AwayHistory(History):
+    """A history that doesn't answer, or that the cluster doesn't announce."""
+
+    error: Exception = NoCluster("The history at x doesn't answer.")
+
+    async def jobs(self, *_: Any, **__: Any) -> dict[str, Any]:
+        raise self.error
+
+
+async def test_a_history_that_doesnt_answer_stays_in_the_page_and_is_named() -> None:
+    api = training(alice=VIEW)
+    async with dashboard(api, history_of=cast(Any, AwayHistory)) as client:
+        assert (await client.get("/api/viewer", "alice"))[1]["history"] is True
+        status, answer = await client.get("/api/history/jobs", "alice")
+        assert status == 502 and answer["sentence"].startswith("The history hasn't answered since ")
+        assert answer["sentence"].endswith(" deleted jobs are missing. The history at x doesn't answer.")
+
+
+async def test_a_cluster_without_a_history_shows_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AwayHistory, "error", NoHistory("The cluster announces no history."))
+    async with dashboard(training(alice=VIEW), history_of=cast(Any, AwayHistory)) as client:
+        assert (await client.get("/api/viewer", "alice"))[1]["history"] is False
 
 
 async def test_what_the_history_has_is_shown_also_of_a_job_that_is_gone() -> None:

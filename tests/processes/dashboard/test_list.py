@@ -13,7 +13,8 @@ from aiohttp import web
 
 from tests.processes.dashboard.fake_api import EDIT, JOBS, VIEW, FakeApi, job, serving_api, within
 from tests.processes.dashboard.page_client import PageClient, page_client
-from trainmaster.dashboard import scopes
+from trainmaster.client import operator_sign
+from trainmaster.dashboard import job_page, scopes, sessions
 from trainmaster.dashboard.app import Dashboard, DashboardSettings, serving
 from trainmaster.dashboard.sessions import HistoryOf
 
@@ -125,6 +126,7 @@ async def test_a_viewer_whose_right_ends_loses_the_stream_and_the_others_keep_it
         api.rights["alice"] = frozenset()
         found = await alice.end()
         assert found[-1][0] == "problem" and "You may not " in found[-1][1]["sentence"]
+        assert found[-2][0] == "jobs" and found[-2][1]["jobs"] == [], "the page keeps no row"
         api.put(job("bert", progress={"step": 9}))
         assert (await bob.next("changed"))["rows"] == [{"uid": "uid-bert", "step": 9}]
         assert (await client.get("/api/jobs", "alice"))[0] == 403
@@ -149,10 +151,34 @@ async def test_while_the_api_server_is_away_that_is_said_and_then_all_comes_anew
         await alice.next("jobs")
         api.broken = 500
         api.break_watches()
-        assert "etcd is away" in (await alice.next("problem"))["sentence"]
+        found = await alice.next("problem")
+        assert "etcd is away" in found["sentence"] and found["what"] == "api"
+        assert found["sentence"].startswith("The API server hasn't answered since ")
+        assert time.time() - 60 < found["since"] <= time.time()
         api.broken = 0
         api.put(job("bert", progress={"step": 3}))
         assert (await alice.next("jobs"))["jobs"][0]["step"] == 3
+
+
+async def test_the_list_says_since_when_no_operator_has_been_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (scopes, sessions, job_page):
+        monkeypatch.setattr(module, "OPERATOR_SECONDS", 0.05)
+    monkeypatch.setattr(operator_sign, "CONFIRM_SECONDS", 0.01)
+    api = FakeApi({"alice": VIEW | {("get", "leases", "")}, "bob": VIEW})
+    api.put(job("bert"))
+    api.renewed_at = time.time() - 720
+    async with dashboard(api) as client, client.live("/api/jobs", "alice") as alice:
+        await alice.next("jobs")
+        found = await alice.next("problem")
+        assert found["sentence"].startswith("The operator hasn't been seen since ") and found["what"] == "operator"
+        assert abs(found["since"] - api.renewed_at) < 1
+        async with client.live("/api/jobs/team/bert", "alice") as page:
+            assert (await page.next("problem"))["what"] == "operator"
+        async with client.live("/api/jobs", "bob") as bob:
+            await bob.next("jobs")
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.5):
+                    await bob.next("problem")
 
 
 class _SlowPage:

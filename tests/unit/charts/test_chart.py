@@ -88,6 +88,7 @@ def test_a_list_of_namespaces_needs_no_cluster_wide_rights_over_jobs(chart: Char
     roles = [(role["metadata"]["namespace"], role["metadata"]["name"]) for role in of_kind(documents, "Role")]
     assert roles == [
         ("trainmaster-system", "trainmaster-leader"),
+        ("trainmaster-system", "trainmaster-seen"),
         ("team-a", "trainmaster"),
         ("team-b", "trainmaster"),
     ]

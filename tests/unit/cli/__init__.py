@@ -24,6 +24,7 @@
 | `dtj` | `test_program`, `test_completion` |
 | `events` | `test_events` |
 | `evidence` | `test_dtj_evidence`, `test_hostile_text` |
+| `health` | `test_health` |
 | `history/page` | `history/test_page`, `history/test_history` |
 | `history/showing` | `history/test_history`, `history/test_exporting` |
 | `listing` | `test_dtj_status`, `test_dtj_watching` |

@@ -64,6 +64,17 @@ def test_the_size_has_the_unit_that_submit_gives_it(transport: FakeTransport, fo
     assert result.output == f"reviews: new code {digest[:12]} (1 file, {size} bytes)\n"
 
 
+def test_the_job_names_the_files_that_the_new_code_lacks(transport: FakeTransport, folder: Path) -> None:
+    for ignored, noted in (("data/\n", '[{"path": "data/", "why": ".gitignore"}]'), ("", None)):
+        (folder / "data").mkdir(exist_ok=True)
+        (folder / ".gitignore").write_text(ignored)
+        takes_code(transport)
+        run("push", "reviews", str(folder), "--no-wait")
+        [patch] = [body for method, path, _, body in transport.asked if method == "PATCH" and path == f"{JOBS}/reviews"]
+        assert patch["metadata"] == {"annotations": {"trainmaster.dev/code-left-out": noted}}
+        transport.asked.clear()
+
+
 def test_what_becomes_of_the_new_code_is_said_as_wait_says_it(transport: FakeTransport, folder: Path) -> None:
     new = archive_folder(folder).digest
     ended = {"phase": "Failed", "conditions": [condition("Failed", "True", "MaxRestartsExceeded", "6 restarts")]}

@@ -12,7 +12,7 @@ from tests.unit.cli.dtj_command import JOBS, RUNNING, run
 from tests.unit.client.fakes import FakeTransport, event, job
 from trainmaster.cli import live
 from trainmaster.cli.console import SafeConsole
-from trainmaster.client import NoCluster
+from trainmaster.client import NotAllowed
 
 
 def test_watching_into_a_pipe_is_a_row_for_each_change_that_shows(transport: FakeTransport) -> None:
@@ -39,7 +39,7 @@ def test_watching_all_jobs_shows_new_changed_and_deleted_ones(transport: FakeTra
     ]
     first = {"items": [job("a", version="4")], "metadata": {"resourceVersion": "4"}}
     later = {"items": [job("c", phase="Starting")], "metadata": {}}
-    transport.answers = {f"GET {JOBS}": [first, first, later, NoCluster("The cluster at x doesn't answer.")]}
+    transport.answers = {f"GET {JOBS}": [first, first, later, NotAllowed("You may not list jobs.")]}
     transport.streams = {JOBS: [changes, []]}
     result = run("status", "-w")
     assert [line.split()[:2] for line in result.stdout.splitlines()[1:]] == [
@@ -50,7 +50,7 @@ def test_watching_all_jobs_shows_new_changed_and_deleted_ones(transport: FakeTra
         ["b", "Deleted"],
         ["c", "Starting"],
     ]
-    assert (result.exit_code, result.stderr) == (1, "error: The cluster at x doesn't answer.\n")
+    assert (result.exit_code, result.stderr) == (1, "error: You may not list jobs.\n")
 
 
 def test_watching_as_json_is_a_document_in_a_line_for_each_change(transport: FakeTransport) -> None:

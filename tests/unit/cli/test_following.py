@@ -62,8 +62,9 @@ def test_it_waits_for_the_first_line_and_says_what_for_once_a_change(kubelet: Fa
     result = run("logs", "reviews", "-f")
     assert (result.exit_code, result.stdout) == (0, "hello\n")
     assert result.stderr == (
-        "Job reviews has no pods: No operator has accepted this job yet. If this lasts, check that an operator serves "
-        "its namespace.\n"
+        "Job reviews has no pods: No operator has accepted this job yet. If this lasts, `kubectl dtj why reviews -n "
+        "default` names the cause, and `kubectl get deployments -A -l app.kubernetes.io/name=trainmaster` lists the "
+        "operators; on a laptop, `trainmaster operator run --all-namespaces --no-leader-elect` starts one.\n"
         "Worker 0 has no output yet: pod reviews-0 is Pending (Unschedulable: 0/3 nodes have room).\n"
         "Worker 0 has no output yet: pod reviews-0 is ContainerCreating.\n" + ENDED
     )

@@ -32,7 +32,9 @@
 | `time_order` | `test_time_order` |
 | `metrics` | `test_metrics`, `test_transport` |
 | `objects` | `diagnosis/test_situations`, `unit/cli/test_dtj_uploads` |
+| `operator_sign` | `test_operator_sign`, `unit/cli/test_health` |
 | `output` | `test_jobs`, `test_log_reader` |
+| `patience` | `test_patience`, `unit/cli/test_health` |
 | `permission` | `test_permission` |
 | `sentences` | `test_sentences`, `unit/cli/test_dtj_suspend`, `unit/cli/test_dtj_status` |
 | `server` | `test_server`, `test_permission`, `processes/kubeconfig/test_plugin` |

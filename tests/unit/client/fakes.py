@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainmaster.client.errors import JobNotFound
+
 Answer = Callable[[], Any]
 
 
@@ -45,9 +47,16 @@ def event(kind: str, changed: Mapping[str, Any]) -> bytes:
     return json.dumps({"type": kind, "object": changed}).encode()
 
 
+# The console looks here for signs of life of an operator.
+OF_THE_OPERATOR = ("/leases/trainmaster-operator", "/apis/apps/v1/deployments")
+
+
 @dataclass
 class FakeTransport:
-    """Answers requests by `METHOD path` and streams by path. `asked` lists the requests."""
+    """Answers requests by `METHOD path` and streams by path. `asked` lists the requests.
+
+    An operator's objects exist only if `answers` contains them.
+    """
 
     answers: dict[str, Any] = field(default_factory=dict)
     streams: dict[str, list[Any]] = field(default_factory=dict)
@@ -62,6 +71,8 @@ class FakeTransport:
         body: Any = None,
         content_type: str = "application/json",
     ) -> Any:
+        if path.endswith(OF_THE_OPERATOR) and f"{method} {path}" not in self.answers:
+            raise JobNotFound("not found")
         self.asked.append((method, path, dict(query or {}), body))
         answer = self.answers[f"{method} {path}"]
         if isinstance(answer, list):

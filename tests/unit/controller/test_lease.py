@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 import pytest
@@ -200,3 +201,31 @@ async def test_of_two_that_create_the_lease_together_one_leads() -> None:
     assert (len(done), len(waiting)) == (1, 1)
     for task in waiting:
         task.cancel()
+
+
+@in_virtual_time
+async def test_an_operator_that_runs_alone_publishes_a_lease_that_keeps_nobody_from_leading() -> None:
+    cluster = FakeCluster()
+    publishing = asyncio.create_task(candidate(cluster, "").publish())
+    await asyncio.sleep(0.01)
+    first = cluster.objects["leases", "sys", "op"]["spec"]["renewTime"]
+    await asyncio.sleep(0.1)
+    assert cluster.objects["leases", "sys", "op"]["spec"]["renewTime"] >= first and holder(cluster) == ""
+    leader = candidate(cluster, "first")
+    await asyncio.wait_for(leader.acquire(), 1.0)
+    holding = asyncio.create_task(leader.hold())
+    await asyncio.sleep(0.1)
+    assert holder(cluster) == "first" and leader.is_held()
+    for task in (publishing, holding):
+        task.cancel()
+
+
+async def test_a_lease_that_cant_be_published_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    cluster = FakeCluster()
+    cluster.fail("create", "leases", NotFound("post", 'namespaces "sys" not found'), times=3)
+    publishing = asyncio.create_task(candidate(cluster, "").publish())
+    await asyncio.sleep(0.2)
+    publishing.cancel()
+    assert caplog.text.count("views can't show when this operator ends") == 1
+    assert ("leases", "sys", "op") in cluster.objects

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
-from trainmaster.converting.commands import Command, read_command
+from trainmaster.converting.commands import Command, by_shell, read_command
+from trainmaster_operator.api.pod_template import REFERENCE
 
 
 @pytest.mark.parametrize(
@@ -80,3 +83,19 @@ def test_what_can_start_warm_is_known() -> None:
     assert read_command(["python3.11", "-m", "pkg"], []).is_python
     assert not read_command(["python", "-c", "print()"], []).is_python
     assert not read_command(["python"], []).is_python
+
+
+def test_a_shell_gives_a_program_the_variables_of_each_attempt() -> None:
+    words = ["--rank=$(RANK)", "it's", 'a "b"', "$$(RANK)", "$HOME `x` $1", "$(HOME)/*", "", "$$$(RANK)$", "(a;b)\n"]
+    command = by_shell(["printf", "[%s]", *words])
+    assert command[:2] == ["sh", "-c"]
+    # Kubernetes replaces $$ in the text.
+    text = REFERENCE.sub(lambda found: "$" if found[0] == "$$" else "wrong", command[2])
+    expected = ["--rank=${RANK}", "it's", 'a "b"', "$(RANK)", "$HOME `x` $1", "${HOME}/*", "", "$${RANK}$", "(a;b)\n"]
+    assert shlex.split(text) == ["exec", "printf", "[%s]", *expected]
+
+
+def test_a_shell_text_gets_the_variables_of_each_attempt() -> None:
+    assert by_shell(["bash", "-ec", "a $(RANK)0 $(HOME) $$(RANK)", "x"]) == [
+        *("bash", "-ec", "a ${RANK}0 $(HOME) $$(RANK)", "x")
+    ]

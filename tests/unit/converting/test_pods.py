@@ -173,6 +173,37 @@ def test_what_validate_would_refuse_is_refused_where_it_came_from() -> None:
     assert "is not an image" in made.refused()[f"{HERE}.containers[0].image"]
 
 
+@pytest.mark.parametrize(
+    ("command", "args", "launcher", "became"),
+    [
+        (["python", "train.py"], ["--rank", "$(RANK)"], "exec", 'exec python train.py --rank "${RANK}"'),
+        (["torchrun", "--node_rank=$(NODE_RANK)", "train.py", "$(RANK)"], [], None, 'exec python train.py "${RANK}"'),
+        (["sh", "-c", "python train.py $(MASTER_PORT)"], [], "exec", "python train.py ${MASTER_PORT}"),
+        (
+            ["sh", "-c", "torchrun train.py --local_rank $LOCAL_RANK"],
+            [],
+            None,
+            'exec python train.py --local_rank "${LOCAL_RANK}"',
+        ),
+    ],
+)
+def test_a_program_gets_the_variables_of_each_attempt(
+    command: list[str], args: list[str], launcher: str | None, became: str
+) -> None:
+    made = of_pod(command, args=args)
+    assert made.spec["command"] == ["sh", "-c", became]
+    assert made.spec.get("launcher") == launcher and "args" not in made.spec
+    said = made.notes[f"{HERE}.containers[0].command"].answer.text
+    assert said.endswith("a shell gives the program each attempt's variables")
+    assert made.refused() == {}
+
+
+def test_a_variable_of_an_attempt_that_no_shell_expands_is_refused() -> None:
+    made = of_pod(["sh", "-c", "echo '$(RANK)'"], valid=False)
+    said = str(made.refused()[f"{HERE}.containers[0].command"])
+    assert "isn't the attempt's value, because Kubernetes replaces $(RANK) once" in said
+
+
 def test_an_entry_point_of_the_image_is_no_command() -> None:
     template = pod()
     made = converted(pytorch_job(Worker={"replicas": 1, "template": template}), valid=False)

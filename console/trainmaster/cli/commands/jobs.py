@@ -66,17 +66,21 @@ def top(
     Into a pipe it prints one picture.
     """
     from trainmaster.cli.console import SafeConsole
+    from trainmaster.cli.health import Health, say_silence
     from trainmaster.cli.live import draw_full_screen
     from trainmaster.cli.top import job_views, jobs_views
 
     require_one(name, everywhere)
-    jobs = connection.client()
-    views = jobs_views(jobs, all_namespaces=everywhere) if name is None else job_views(jobs, find_job(jobs, name))
     console = SafeConsole()
+    client = connection.client()
+    job = None if name is None else find_job(client, name)
+    health = Health(client, is_drawn=console.is_terminal)
+    views = jobs_views(health, all_namespaces=everywhere) if job is None else job_views(health, job)
     if console.is_terminal:
-        draw_full_screen(console, views)
+        draw_full_screen(console, views, health.beside)
     else:
         console.print(next(views)())
+        say_silence(client, health.shown)
 
 
 @app.command("why")

@@ -128,6 +128,7 @@ def wait(
 
     The exit code is 0 if all succeeded or are in that phase, 1 if one ended otherwise, 3 at the timeout.
     """
+    from trainmaster.cli.health import wait_for
     from trainmaster.client.view import view_of
 
     if phase.lower() not in _targets():
@@ -144,7 +145,7 @@ def wait(
 
     def one(name: str, job: TrainingJob) -> None:
         left = timeout if deadline is None or len(names) == 1 else max(0.0, deadline - time.monotonic())
-        job = jobs.wait(name, until=reached, timeout=left)
+        job = wait_for(jobs, job, reached, left)
         say(view_of(job.raw).outcome)
         if job.phase != wanted and not (job.phase == "Succeeded" and wanted in ("Finished", "Running")):
             missed.append(name)

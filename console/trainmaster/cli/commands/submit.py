@@ -74,6 +74,7 @@ def submit(
     --code uploads a folder's code, so the job needs no image of its own. Secrets and what .gitignore and
     .trainmasterignore exclude are left out, and named.
     """
+    from trainmaster.cli.health import wait_for
     from trainmaster.cli.submission import Flags, manifest_from_file, manifest_from_flags, require_valid, split_words
     from trainmaster.client.code import archive_folder, submit_with_code
     from trainmaster.client.code.submitting import with_code
@@ -106,7 +107,7 @@ def submit(
     if archive is not None:
         say(f"{called()} push{where} {job.name} {quote(str(code))} uploads new code", error=True)
     if wait:
-        ended = jobs.wait(job.name)
+        ended = wait_for(jobs, job, lambda each: each.finished)
         say(view_of(ended.raw).outcome)
         if ended.phase != "Succeeded":
             raise typer.Exit(1)

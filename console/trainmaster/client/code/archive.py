@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import os
 import posixpath
 import stat
@@ -24,7 +25,9 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
 from trainmaster.client.errors import InvalidRequest
+from trainmaster.client.objects import text
 from trainmaster_operator.wire.limits import MAX_CODE_BYTES, MAX_CODE_FILES, MAX_UNPACKED_CODE_BYTES
+from trainmaster_operator.wire.values import loads, mappings
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -35,6 +38,11 @@ MAX_CONFIG_MAP_BYTES = 700_000
 OWN_IGNORE_FILE = ".trainmasterignore"
 # If a folder contains both files, `.trainmasterignore` takes precedence.
 IGNORE_FILES = (".gitignore", OWN_IGNORE_FILE)
+# The job's annotation with the files that its code lacks: a JSON list of {"path": "data/", "why": ".gitignore"}.
+LEFT_OUT_ANNOTATION = "trainmaster.dev/code-left-out"
+# Limits of the annotation: its length in characters, and the number of entries.
+_MOST_NOTED = 2000
+_MOST_NOTED_ENTRIES = 50
 ALWAYS_LEFT_OUT = frozenset(
     {".git", ".hg", ".svn", ".venv", ".trainmaster", "__pycache__", "node_modules", ".ipynb_checkpoints"}
     | {".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox"}
@@ -78,6 +86,15 @@ class Archive:
         files = "1 file" if len(self.sizes) == 1 else f"{len(self.sizes)} files"
         return "; ".join([f"{files}, {size_text(len(self.data))}", *([self.left()] if self.left_out else [])])
 
+    def annotation(self) -> str | None:
+        """Returns the files left out as the value of a job's annotation, folders first, or None if there are none."""
+        noted: list[str] = []
+        for each in sorted(self.left_out, key=lambda each: not each.path.endswith("/"))[:_MOST_NOTED_ENTRIES]:
+            entry = json.dumps({"path": each.path, "why": each.reason.partition(";")[0]})
+            if sum(map(len, noted)) + len(noted) + len(entry) + 2 <= _MOST_NOTED:
+                noted.append(entry)
+        return f"[{','.join(noted)}]" if noted else None
+
     def left(self) -> str:
         """Returns the files left out with the reasons, as a part of a line. Empty if no files were left out."""
         reasons: dict[str, list[str]] = {}
@@ -85,6 +102,17 @@ class Archive:
             reasons.setdefault(each.reason, []).append(each.path)
         some = [f"{_some(paths)} ({reason.format(path=paths[0])})" for reason, paths in reasons.items()]
         return f"left out: {'; '.join(some)}" if some else ""
+
+
+def left_out_of(job: object) -> tuple[LeftOut, ...]:
+    """Returns the files that a job's code lacks, as far as its annotation names them. Anybody may have written it."""
+    value = text(job, "metadata", "annotations", LEFT_OUT_ANNOTATION)
+    try:
+        noted = mappings(loads(value)) if len(value) <= _MOST_NOTED else ()
+    except ValueError:
+        return ()
+    found = (LeftOut(text(each, "path"), text(each, "why")) for each in noted[:_MOST_NOTED_ENTRIES])
+    return tuple(each for each in found if each.path)
 
 
 def archive_folder(folder: str | Path) -> Archive:

@@ -12,7 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainmaster.client.code.archive import MAX_CONFIG_MAP_BYTES, Archive, largest_files, size_text
+from trainmaster.client.code.archive import (
+    LEFT_OUT_ANNOTATION,
+    MAX_CONFIG_MAP_BYTES,
+    Archive,
+    largest_files,
+    size_text,
+)
 from trainmaster.client.code.claims import upload_to_claim
 from trainmaster.client.code.scripts import require_script
 from trainmaster.client.code.storing import CODE_LABEL, Objects, config_map
@@ -35,7 +41,10 @@ class Pushed:
 
 
 def with_code(manifest: Mapping[str, Any], archive: Archive, claim: str | None = None) -> dict[str, Any]:
-    """Returns a manifest with `spec.code`. Raises InvalidRequest if the archive fits nowhere or lacks the script."""
+    """Returns a manifest with `spec.code`, and an annotation with the files that were left out.
+
+    Raises InvalidRequest if the archive fits nowhere or lacks the script.
+    """
     body: dict[str, Any] = copy.deepcopy(dict(manifest))
     name = str((body.get("metadata") or {}).get("name") or "")
     require_name(name)
@@ -46,6 +55,9 @@ def with_code(manifest: Mapping[str, Any], archive: Archive, claim: str | None =
         raise InvalidRequest("spec.code is in the manifest and code is given beside it; remove one of the two")
     require_script(name, spec, archive)
     spec["code"] = {"digest": archive.digest}
+    if (left_out := archive.annotation()) is not None:
+        metadata = body["metadata"]
+        metadata["annotations"] = {**(metadata.get("annotations") or {}), LEFT_OUT_ANNOTATION: left_out}
     if claim is None and archive.fits_config_map:
         spec["code"]["configMap"] = config_map_name(name)
         return body
@@ -107,7 +119,9 @@ def push_code(jobs: JobClient, name: str, archive: Archive) -> Pushed:
             f"which holds {MAX_CONFIG_MAP_BYTES // 1000} KB: ignore what isn't code, or submit the job again with "
             f"--code-claim; the largest are {largest_files(archive.sizes)}"
         )
-    return Pushed(jobs.merge(name, {"spec": {"code": {"digest": archive.digest}}}), changed=True)
+    annotations = {LEFT_OUT_ANNOTATION: archive.annotation()}
+    patch = {"metadata": {"annotations": annotations}, "spec": {"code": {"digest": archive.digest}}}
+    return Pushed(jobs.merge(name, patch), changed=True)
 
 
 # Size limit of a ConfigMap's data in bytes (k8s.io/kubernetes pkg/apis/core/types.go, MaxSecretSize: 1 MiB).

@@ -48,6 +48,10 @@ class NoWay(NotAllowed):
     """The viewer can't reach the history, because a token or the right to use the API server's proxy is missing."""
 
 
+class NoHistory(NoCluster):
+    """The cluster announces no history."""
+
+
 @dataclass(frozen=True)
 class FoundHistory:
     """FoundHistory contains the server that a viewer asks: the history, or the cluster that announces it."""
@@ -190,7 +194,7 @@ class HistoryErrors(Reader):
                 "another one."
             )
         if path == ROLE_PATH and status in (403, 404):
-            return NoCluster(
+            return NoHistory(
                 f"The cluster at {self.address} announces no history (cluster role {ROLE}: {message}): an "
                 f"administrator switches it on in the chart; {ELSEWHERE}."
             )

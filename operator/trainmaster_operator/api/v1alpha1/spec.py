@@ -466,7 +466,8 @@ class JobSpec(SpecModel):
         min_length=1,
         max_length=256,
         description="Program that each worker's launcher starts ([python, train.py]). In command and args, $(NAME) "
-        "stands for a variable of the container. Required unless the image is the bundled one, which trains by "
+        "stands for a variable of the container, but an attempt's variables, such as RANK, are set later: the program "
+        "reads them, or a shell (sh -c) expands $RANK. Required unless the image is the bundled one, which trains by "
         "`training`.",
     )
     args: list[Argument] = Field(default_factory=list, max_length=1024, description="Arguments after the command.")

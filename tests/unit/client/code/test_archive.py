@@ -10,7 +10,16 @@ from pathlib import Path
 import pytest
 
 from trainmaster.client.code import archive as module
-from trainmaster.client.code.archive import SECRET, Archive, LeftOut, archive_files, archive_folder, size_text
+from trainmaster.client.code.archive import (
+    SECRET,
+    Archive,
+    LeftOut,
+    archive_files,
+    archive_folder,
+    left_out_of,
+    size_text,
+)
+from trainmaster.client.code.submitting import with_code
 from trainmaster.client.errors import InvalidRequest
 
 
@@ -173,3 +182,32 @@ def test_what_is_no_folder_of_code_is_refused(tmp_path: Path, name: str) -> None
 )
 def test_a_size_is_said_in_the_unit_that_fits(count: int, text: str) -> None:
     assert size_text(count) == text
+
+
+def test_a_jobs_annotation_names_what_was_left_out_folders_first(tmp_path: Path) -> None:
+    write(tmp_path, "train.py", ".env", "data/x", "a.bin")
+    assert archive_folder(tmp_path / "data").annotation() is None
+    (tmp_path / ".gitignore").write_text("data/\n*.bin\n")
+    archive = archive_folder(tmp_path)
+    manifest = {"metadata": {"name": "bars", "annotations": {"mine": "1"}}, "spec": {"workers": 1}}
+    made = with_code(manifest, archive)
+    assert made["metadata"]["annotations"]["mine"] == "1"
+    assert left_out_of(made) == (
+        LeftOut("data/", ".gitignore"),
+        LeftOut(".env", "may hold secrets"),
+        LeftOut("a.bin", ".gitignore"),
+    )
+
+
+@pytest.mark.parametrize(("count", "length"), [(1000, 1), (100, 300), (1, 3000)])
+def test_the_annotation_is_bounded(count: int, length: int) -> None:
+    left_out = [LeftOut(f"{number}{'é' * length}", ".gitignore") for number in range(count)]
+    annotation = archive_files({"train.py": b""}, left_out=left_out).annotation() or "[]"
+    assert len(annotation) <= 2000
+    noted = left_out_of({"metadata": {"annotations": {module.LEFT_OUT_ANNOTATION: annotation}}})
+    assert len(noted) <= 50 and all(each in left_out for each in noted)
+
+
+@pytest.mark.parametrize("text", ["", "{", "7", "[7]", '[{"path": 7}]', "[" * 3000, '[{"why": "x"}]'])
+def test_an_annotation_that_somebody_else_wrote_names_nothing(text: str) -> None:
+    assert left_out_of({"metadata": {"annotations": {module.LEFT_OUT_ANNOTATION: text}}}) == ()
