@@ -23,12 +23,7 @@ from trainmaster.history.store import HistoryStore
 from trainmaster.history.upkeep import TAIL_BYTES, Aging, Trimming
 from trainmaster_operator import __version__
 from trainmaster_operator.api.records import (
-    DeletedRecord,
-    EvidenceRecord,
-    JobRecord,
-    LogRecord,
     Record,
-    SampleRecord,
     parse_record,
 )
 from trainmaster_operator.wire.values import ProtocolError
@@ -260,7 +255,7 @@ class HistoryMetrics:
         self.damaged = counter("trainmaster_history_damaged_files", "Damaged files that were moved aside.")
         lost = "Times that the file was deleted or replaced while it was in use."
         self.lost = counter("trainmaster_history_lost_files", lost)
-        for kind in (JobRecord, DeletedRecord, SampleRecord, EvidenceRecord, LogRecord):
+        for kind in get_args(Record):
             self.records.labels(record=kind.kind)
         for reason in REASONS.values():
             self.refused.labels(reason=reason)
