@@ -1,4 +1,6 @@
-"""Reads the ranks' current figures, and those of the workers' systems, from the agents' /metrics, through the API server's proxy to the pods.
+"""Reads the current figures of ranks and of workers' systems from the agents' /metrics.
+
+The requests go through the API server's proxy to the pods.
 
 Any program in a pod could answer instead of the agent. So an answer is limited in bytes and time, only figures are
 kept, and the worker is taken from the pod's label, not from the answer.
@@ -94,7 +96,7 @@ async def job_metrics(
     answers = await transport.together([_worker(transport, namespace, pod, each) for pod in pods])
     found = [(worker_index(pod), *answer) for pod, answer in zip(pods, answers, strict=True)]
     ranks = sorted((rank for _, page, _ in found for rank in page.ranks), key=lambda rank: (rank.worker, rank.rank))
-    systems = {worker: page.system for worker, page, _ in found if page.system != SystemSample()}
+    systems = {worker: page.system for worker, page, _ in found if page.system != NOTHING}
     return JobMetrics(tuple(ranks), {worker: why for worker, _, why in found if why}, systems)
 
 
@@ -112,12 +114,15 @@ async def _worker(
     return parse_page(worker_index(pod), page.decode("utf-8", "replace"), most), None
 
 
+NOTHING = SystemSample()
+
+
 @dataclass(frozen=True)
 class AgentPage:
     """AgentPage contains the figures of an agent's page: those of its ranks, sorted by rank, and of its system."""
 
     ranks: tuple[RankMetrics, ...] = ()
-    system: SystemSample = SystemSample()
+    system: SystemSample = NOTHING
 
 
 def parse_metrics(worker: int, page: str, most: int = MAX_PROCESSES) -> list[RankMetrics]:

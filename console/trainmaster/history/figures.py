@@ -45,6 +45,8 @@ NAN = math.nan
 CURVES, HEAT, SYSTEM, GPUS = "curves", "heat", "system", "gpus"
 # The slowest step of a rank reveals that the rank was slow once. The mean step reveals that it is always a little slow.
 STEP, PEAK, MEAN = "step", "stepSeconds", "meanStepSeconds"
+# The ranks of points that are summarized: below any worker's, with the minimum, the mean and the maximum.
+STATISTICS = [-3, -2, -1]
 # The prefix of figures that come from status.timeSpent.
 SPENT = "timeSpent."
 # The prefix of the ranks' own metrics among the curves.
@@ -193,6 +195,20 @@ class Points:
                 rows = self.rows(name)
                 row_of = (value for first, end in together for value in _combined_rows(how, rows[first:end]))
                 found.values[name] = array("d", row_of)
+        return found
+
+    def summarized(self) -> Points:
+        """Returns the minimum, the mean and the maximum of all ranks' known values (STATISTICS)."""
+        found = Points(self.kind, STATISTICS, STATISTICS, self.at, self.attempt)
+        for name in self.values:
+            values = array("d")
+            for row in self.rows(name):
+                total, known = sum(row), row
+                if total != total:
+                    known = array("d", [value for value in row if value == value])
+                    total = sum(known)
+                values.extend((min(known), total / len(known), max(known)) if known else (NAN, NAN, NAN))
+            found.values[name] = values
         return found
 
     def to_block(self) -> bytes:

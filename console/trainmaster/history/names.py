@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
 
-from trainmaster.client.history.answers import MetricName, MetricNames
+from trainmaster.client.history.answers import MetricNames
 from trainmaster.history.figures import CURVES, GPUS, RULES, SPENT, STEP, SYSTEM
 from trainmaster_operator.api.records import MAX_JOB_METRICS
 
@@ -33,9 +33,14 @@ def unit_of(name: str) -> str:
     return _UNITS.get(name, "")
 
 
+def own_names(names: Iterable[str]) -> set[str]:
+    """Returns the names of the ranks' own metrics among those of a job's figures."""
+    return set(names).difference(RULES[CURVES], SYSTEM_NAMES, [MORE_METRICS])
+
+
 def kept_metrics(names: Set[str], metrics: Mapping[str, float]) -> dict[str, float]:
     """Returns the metrics of a sample that are kept of a job for which these names are known already."""
-    room = MAX_JOB_METRICS - len(names.difference(BUILT_IN, SYSTEM_NAMES, RULES[CURVES], [MORE_METRICS]))
+    room = MAX_JOB_METRICS - len(own_names(names))
     kept = {}
     for name, value in metrics.items():
         if name in names or room > 0:
@@ -47,11 +52,12 @@ def kept_metrics(names: Set[str], metrics: Mapping[str, float]) -> dict[str, flo
 def names_answer(names: Iterable[str]) -> MetricNames:
     """Returns the list of a job's curves: the built-in ones in their order, then its own by name, then the system's."""
     known = set(names)
-    own = sorted(known.difference(RULES[CURVES], SYSTEM_NAMES, [MORE_METRICS]))
-    shown = [name for name in SYSTEM_NAMES if name in known and name not in LIMITS.values()]
     items = [
-        MetricName(name=name, kind=kind, unit=unit_of(name), limited_by=LIMITS.get(name))
-        for kind, part in (("training", [name for name in BUILT_IN if name in known] + own), ("system", shown))
+        {"name": name, "kind": kind, "unit": unit_of(name), "limitedBy": LIMITS.get(name)}
+        for kind, part in (
+            ("training", [*(name for name in BUILT_IN if name in known), *sorted(own_names(known))]),
+            ("system", [name for name in SYSTEM_NAMES if name in known and name not in LIMITS.values()]),
+        )
         for name in part
     ]
-    return MetricNames(items=items, note=_TOO_MANY if MORE_METRICS in known else None)
+    return MetricNames.of(items=items, note=_TOO_MANY if MORE_METRICS in known else None)
