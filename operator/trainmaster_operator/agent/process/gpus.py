@@ -98,14 +98,25 @@ class Nvml:
         return [part for part in found if part is not None]
 
     def _figures(self, handle: ctypes.c_void_p) -> GpuSample:
-        # nvmlUtilization_t: the percentages of the GPU and of its memory's bus. nvmlMemory_t: total, free and used.
-        rates, memory = (self._c.c_uint * 2)(), (self._c.c_ulonglong * 3)()
-        sample = GpuSample()
+        # nvmlUtilization_t: the percentages of the GPU and of its memory's bus.
+        rates = (self._c.c_uint * 2)()
+        used, most = self._memory(handle)
+        sample = GpuSample(gpu_memory_bytes=used, gpu_memory_limit_bytes=most)
         if self._call("nvmlDeviceGetUtilizationRates", handle, self._c.byref(rates)):
             sample = sample._replace(gpu_utilization=min(rates[0], 100) / 100)
-        if self._call("nvmlDeviceGetMemoryInfo", handle, self._c.byref(memory)):
-            sample = sample._replace(gpu_memory_bytes=float(memory[2]), gpu_memory_limit_bytes=float(memory[0]))
         return sample
+
+    def _memory(self, handle: ctypes.c_void_p) -> tuple[Optional[float], Optional[float]]:
+        """Returns the used memory and the whole memory of a GPU in bytes."""
+        # nvmlMemory_v2_t: its version and size, total, reserved, free, used. It doesn't count what the driver reserves.
+        second = (self._c.c_ulonglong * 5)(40 | 2 << 24)
+        if self._call("nvmlDeviceGetMemoryInfo_v2", handle, self._c.byref(second)):
+            return float(second[4]), float(second[1])
+        # nvmlMemory_t of drivers before 510: total, free, used.
+        first = (self._c.c_ulonglong * 3)()
+        if self._call("nvmlDeviceGetMemoryInfo", handle, self._c.byref(first)):
+            return float(first[2]), float(first[0])
+        return None, None
 
     def _number(self, name: str, *before: Any) -> Optional[int]:
         found = self._c.c_uint()

@@ -130,6 +130,16 @@ def test_nvidias_gpus_are_listed_in_their_order_without_those_that_are_lost() ->
     assert found == {0: GpuSample(0.97, 60 * GIB, 80 * GIB), 2: GpuSample(0.0, GIB, 80 * GIB)}
 
 
+def test_a_new_driver_doesnt_count_the_memory_that_it_reserves() -> None:
+    class NewLibrary(Library):
+        def nvmlDeviceGetMemoryInfo_v2(self, _: Any, memory: Any) -> int:
+            assert memory._obj[0] == 0x2000028, "the structure's version and size"
+            memory._obj[1], memory._obj[2], memory._obj[4] = 80 * GIB, GIB, 9 * GIB
+            return 0
+
+    assert Nvml(NewLibrary((50, GIB)), ctypes).sample() == {0: GpuSample(0.5, 9 * GIB, 80 * GIB)}
+
+
 def test_each_part_of_a_gpu_in_mig_mode_is_listed_and_its_utilization_is_unknown() -> None:
     found = Nvml(Library("mig", (5, GIB)), ctypes).sample()
     parts = [GpuSample(None, (100 + part) * GIB, 80 * GIB) for part in (0, 2)]
