@@ -7,6 +7,7 @@ issues 170 and 907). AMD's come from the kernel (Linux, Documentation/gpu/amdgpu
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import threading
@@ -50,6 +51,8 @@ class GpuSampler:
         read = find()
         while read is not None:
             sample = read()
+            if not self._newest[1]:
+                keep_from_children()
             self._newest = time.monotonic(), sample
             time.sleep(self._seconds)
 
@@ -66,6 +69,17 @@ def find_gpus() -> Optional[Callable[[], Sample]]:
             return None
         return nvml.sample
     return amd_gpus if glob.glob(f"{AMD_CARDS}/gpu_busy_percent") else None
+
+
+def keep_from_children() -> None:
+    """Keeps new processes from inheriting the devices that the library has opened.
+
+    With an open device, a warm process would count as unusable (`kernel.has_device`).
+    """
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{number}").startswith("/dev/nvidia"):
+                os.set_inheritable(int(number), False)
 
 
 class Nvml:
