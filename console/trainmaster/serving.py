@@ -24,6 +24,7 @@ from trainmaster.client.errors import (
 from trainmaster.client.job import require_name, require_namespace
 from trainmaster_operator.api.times import to_seconds
 from trainmaster_operator.wire.limits import MAX_UID
+from trainmaster_operator.wire.names import is_metric_name
 from trainmaster_operator.wire.values import MAX_TIME, shown
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -94,9 +95,15 @@ def namespace_of(request: web.Request) -> str | None:
 def uid_of(request: web.Request) -> str | None:
     """Returns the uid that selects one of several jobs of one name; None means the newest. Raises InvalidRequest."""
     uid = request.query.get("uid") or None
-    if uid is not None and _UID.fullmatch(uid) is None:
-        raise InvalidRequest(f"uid: {shown(uid)} is no uid; leave it out for the newest job of that name.")
+    if uid is not None:
+        require_uid(uid)
     return uid
+
+
+def require_uid(uid: str) -> None:
+    """Raises InvalidRequest if the text can't be a uid."""
+    if _UID.fullmatch(uid) is None:
+        raise InvalidRequest(f"uid: {shown(uid)} is no uid; leave it out for the newest job of that name.")
 
 
 def whole_of(
@@ -140,6 +147,16 @@ def one_of(request: web.Request, name: str, values: tuple[str, ...]) -> str:
     if given not in values:
         raise InvalidRequest(f"{name}: {shown(given)} is none of {', '.join(values)}.")
     return given
+
+
+def names_of(request: web.Request, name: str, most: int) -> list[str]:
+    """Returns a parameter's names of curves, which commas separate. Raises InvalidRequest."""
+    found = list(dict.fromkeys(filter(None, request.query.get(name, "").split(","))))
+    if wrong := next((each for each in found if not is_metric_name(each)), None):
+        raise InvalidRequest(f"{name}: {shown(wrong)} is not the name of a metric.")
+    if len(found) > most:
+        raise InvalidRequest(f"{name}: {len(found)} names are more than {most}.")
+    return found
 
 
 def bearer_of(request: web.Request, header: str = "Authorization") -> str:

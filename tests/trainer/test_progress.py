@@ -154,6 +154,24 @@ def test_several_ranks_of_a_worker_write_a_file_each(tmp_path: Path, monkeypatch
     assert int.from_bytes((tmp_path / "progress.5.step").read_bytes(), "little") == 9
 
 
+def test_any_metric_is_reported_and_kept_until_it_is_reported_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAINMASTER_PROGRESS_FILE", str(tmp_path / "progress"))
+    heartbeat(1, accuracy=0.25, grad_norm=2.0, **{"val/f1": 0.5, "not a name": 1.0, "lost": float("nan")})
+    heartbeat(2, loss=0.5, accuracy=0.75)
+    reported = json.loads((tmp_path / "progress").read_text())
+    assert reported["metrics"] == {"accuracy": 0.75, "val/f1": 0.5}
+    assert reported["loss"] == 0.5 and "gradNorm" not in reported, "a field of the protocol is this step's"
+    heartbeat(3, **{f"metric_{number}": float(number) for number in range(100)})
+    assert len(json.loads((tmp_path / "progress").read_text())["metrics"]) == 32
+    progress = Progress(tmp_path / "other")
+    progress.step(4, loss=1.0)
+    progress.report(eval_loss=0.5)
+    reported = json.loads((tmp_path / "other").read_text())
+    assert (reported["step"], reported["metrics"]) == (4, {"eval_loss": 0.5})
+
+
 def test_outside_trainmaster_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRAINMASTER_PROGRESS_FILE", raising=False)
     monkeypatch.chdir(tmp_path)

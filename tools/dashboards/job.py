@@ -180,6 +180,39 @@ def job() -> dict[str, Any]:
                 size=(12, 8),
             ),
             lines(
+                "GPU utilization",
+                "Share of the time in which a kernel ran.",
+                spread("trainmaster_gpu_utilization", "busiest GPU", "median", "idlest GPU"),
+                size=(12, 7),
+                unit="percentunit",
+            ),
+            lines(
+                "Memory in use",
+                "Share of its limit, of the fullest worker and GPU.",
+                [
+                    query(f"max(trainmaster_memory_bytes{job} / trainmaster_memory_limit_bytes{job})", "worker"),
+                    query(f"max(trainmaster_gpu_memory_bytes{job} / trainmaster_gpu_memory_limit_bytes{job})", "GPU"),
+                ],
+                size=(12, 7),
+                unit="percentunit",
+            ),
+            lines(
+                "Processor",
+                "Cores that a worker keeps busy.",
+                spread("trainmaster_cpu_cores", "busiest worker", "median", "idlest worker"),
+                size=(12, 7),
+            ),
+            lines(
+                "Network",
+                "Of all workers together.",
+                [
+                    query(f"sum(trainmaster_network_receive_bytes_per_second{job})", "received"),
+                    query(f"sum(trainmaster_network_transmit_bytes_per_second{job})", "sent"),
+                ],
+                size=(12, 7),
+                unit="Bps",
+            ),
+            lines(
                 "Warm processes",
                 "Memory of each worker's warm process that no rank shares with it (docs/pods.md, warmStart).",
                 spread("trainmaster_warm_process_private_bytes", "largest", "median", "smallest"),

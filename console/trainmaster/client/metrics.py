@@ -1,4 +1,6 @@
-"""Reads the ranks' current figures from the agents' /metrics, through the API server's proxy to the pods.
+"""Reads the current figures of ranks and of workers' systems from the agents' /metrics.
+
+The requests go through the API server's proxy to the pods.
 
 Any program in a pod could answer instead of the agent. So an answer is limited in bytes and time, only figures are
 kept, and the worker is taken from the pod's label, not from the answer.
@@ -9,24 +11,29 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from trainmaster.client.errors import ClientError
 from trainmaster.client.job import worker_index
 from trainmaster.client.objects import text
 from trainmaster.client.transport import AsyncTransport
-from trainmaster_operator.wire.limits import MAX_INDEX, MAX_PROCESSES
-from trainmaster_operator.wire.names import AGENT_PORT
+from trainmaster_operator.wire.limits import MAX_GPUS, MAX_INDEX, MAX_METRICS, MAX_PROCESSES
+from trainmaster_operator.wire.names import AGENT_PORT, is_metric_name
+from trainmaster_operator.wire.ranks import BUILT_IN
 from trainmaster_operator.wire.report import STATES
-from trainmaster_operator.wire.values import decimal
+from trainmaster_operator.wire.system import WORKER_FIELDS, GpuSample, SystemSample
+from trainmaster_operator.wire.values import camel, decimal
 
 # Size limit of an agent's page (bytes). The largest page of a real agent is half as large.
 MAX_BYTES = 2 * 1024 * 1024
 SECONDS = 3.0
-# A sample in the text format of Prometheus. The rank is the only label that is used.
-_SAMPLE = re.compile(r'^trainmaster_([a-z_]{1,40})\{[^{}\n]{0,1000}rank="(\d{1,10})"\} (\S{1,40})\r?$', re.MULTILINE)
-
+# A sample in the text format of Prometheus, of a rank, a GPU or the worker. Only the last labels are used.
+_SAMPLE = re.compile(
+    r'^trainmaster_([a-z_]{1,40})\{[^{}\n]{0,1000}?(?:name="([\w./-]{1,64})",)?'
+    r'(?:rank="(\d{1,10})"|gpu="(\d{1,10})"|worker="\d{1,10}")\} (\S{1,40})\r?$',
+    re.MULTILINE | re.ASCII,
+)
 _ATTEMPT = re.compile(r"(?m)^trainmaster_attempt\{[^{}]{0,1000}\} (\d{1,9})$")
 _STATE = re.compile(r'(?m)^trainmaster_worker_state\{[^{}]{0,1000}state="(\w{1,20})"\} 1$')
 
@@ -48,6 +55,8 @@ class RankMetrics:
     learning_rate: float | None = None
     # The time of the rank's forward and backward pass in a step, without waits for other ranks or for data.
     compute_seconds: float | None = None
+    # The rank's other metrics by name, such as an accuracy.
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def own_seconds(self) -> float | None:
@@ -64,15 +73,19 @@ class WorkerState:
     state: str
 
 
-_FIELDS = {field.name for field in fields(RankMetrics)} - {"worker", "rank"}
+_FIELDS = {each.name for each in fields(RankMetrics)} - {"worker", "rank", "metrics"}
 
 
 @dataclass(frozen=True)
 class JobMetrics:
-    """JobMetrics contains the ranks' figures, sorted by worker and rank, and why other workers have no figures."""
+    """JobMetrics contains the ranks' figures, sorted by worker and rank, and why other workers have no figures.
+
+    `systems` contains the processor, memory, network and GPUs of each worker whose agent has sampled them.
+    """
 
     ranks: tuple[RankMetrics, ...]
     silent: Mapping[int, str]
+    systems: Mapping[int, SystemSample] = field(default_factory=dict)
 
 
 async def job_metrics(
@@ -81,37 +94,70 @@ async def job_metrics(
     """Asks all pods' agents at once for about `most` ranks' figures. An agent that doesn't answer causes no error."""
     each = MAX_PROCESSES if most is None else min(MAX_PROCESSES, -(-most // max(1, len(pods))))
     answers = await transport.together([_worker(transport, namespace, pod, each) for pod in pods])
-    ranks = sorted((rank for found, _ in answers for rank in found), key=lambda rank: (rank.worker, rank.rank))
-    silent = {worker_index(pod): why for pod, (_, why) in zip(pods, answers, strict=True) if why}
-    return JobMetrics(tuple(ranks), silent)
+    found = [(worker_index(pod), *answer) for pod, answer in zip(pods, answers, strict=True)]
+    ranks = sorted((rank for _, page, _ in found for rank in page.ranks), key=lambda rank: (rank.worker, rank.rank))
+    systems = {worker: page.system for worker, page, _ in found if page.system != NOTHING}
+    return JobMetrics(tuple(ranks), {worker: why for worker, _, why in found if why}, systems)
 
 
 async def _worker(
     transport: AsyncTransport, namespace: str, pod: Mapping[str, Any], most: int
-) -> tuple[list[RankMetrics], str | None]:
+) -> tuple[AgentPage, str | None]:
     phase = text(pod, "status", "phase")
     if phase != "Running":
-        return [], f"its pod is {phase or 'new'}"
+        return AgentPage(), f"its pod is {phase or 'new'}"
     path = f"/api/v1/namespaces/{namespace}/pods/{pod['metadata']['name']}:{AGENT_PORT}/proxy/metrics"
     try:
         page = await transport.beginning(path, limit=MAX_BYTES, seconds=SECONDS)
     except ClientError as error:
-        return [], str(error)
-    return parse_metrics(worker_index(pod), page.decode("utf-8", "replace"), most), None
+        return AgentPage(), str(error)
+    return parse_page(worker_index(pod), page.decode("utf-8", "replace"), most), None
+
+
+NOTHING = SystemSample()
+
+
+@dataclass(frozen=True)
+class AgentPage:
+    """AgentPage contains the figures of an agent's page: those of its ranks, sorted by rank, and of its system."""
+
+    ranks: tuple[RankMetrics, ...] = ()
+    system: SystemSample = NOTHING
 
 
 def parse_metrics(worker: int, page: str, most: int = MAX_PROCESSES) -> list[RankMetrics]:
     """Parses an agent's page into figures of at most `most` ranks, sorted by rank. Ignores invalid lines."""
+    return list(parse_page(worker, page, most).ranks)
+
+
+def parse_page(worker: int, page: str, most: int = MAX_PROCESSES) -> AgentPage:
+    """Parses an agent's page. Ignores invalid lines, and further ones than the limits of ranks, metrics and GPUs."""
     found: dict[int, dict[str, Any]] = {}
+    system: dict[str, Any] = {}
+    gpus: dict[str, dict[str, float]] = {}
     for sample in _SAMPLE.finditer(page):
-        if sample[1] not in _FIELDS:
+        figure, name, rank_text, gpu, value = sample[1], sample[2], sample[3], sample[4], _figure(sample[5])
+        if value is None:
             continue
-        rank, value = decimal(sample[2], MAX_INDEX), _figure(sample[3])
-        if rank is None or value is None or (rank not in found and len(found) >= most):
+        if rank_text is None:
+            if gpu is None and figure in WORKER_FIELDS:
+                system[camel(figure)] = value
+            elif gpu is not None and figure in GpuSample._fields and (gpu in gpus or len(gpus) < MAX_GPUS):
+                gpus.setdefault(gpu, {})[camel(figure)] = value
             continue
-        whole = sample[1] in ("step", "total_steps")
-        found.setdefault(rank, {})[sample[1]] = int(value) if whole else value
-    return [RankMetrics(worker, rank, **figures) for rank, figures in sorted(found.items())]
+        rank = decimal(rank_text, MAX_INDEX)
+        is_known = figure in _FIELDS or (figure == "metric" and is_metric_name(name) and name not in BUILT_IN)
+        if rank is None or not is_known or (rank not in found and len(found) >= most):
+            continue
+        figures = found.setdefault(rank, {})
+        if figure == "metric":
+            own = figures.setdefault("metrics", {})
+            if name in own or len(own) < MAX_METRICS:
+                own[name] = value
+        else:
+            figures[figure] = int(value) if figure in ("step", "total_steps") else value
+    ranks = [RankMetrics(worker, rank, **figures) for rank, figures in sorted(found.items())]
+    return AgentPage(tuple(ranks), SystemSample.parse({**system, "gpus": gpus}))
 
 
 def parse_worker_state(worker: int, page: str) -> WorkerState | None:

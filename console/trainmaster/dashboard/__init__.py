@@ -10,6 +10,6 @@ kubeconfig, and a key proves that the kubeconfig's owner opened the page. Read t
 3. The list of jobs: `scopes` lets viewers share one watch. The watched jobs become rows of a `board`.
 4. One job: `job_page` follows the job, its attempts, pods and events, and its ranks' `figures`. `objects` reads pods,
    events and nodes. `logs` sends the ranks' output. `job_answers` handles actions and single answers, such as the
-   manifest.
+   manifest, and `comparing` compares runs.
 5. `streams` encodes answers: JSON, error messages, and server-sent events.
 """

@@ -25,12 +25,24 @@ from trainmaster.client.metrics import RankMetrics, job_metrics
 from trainmaster.client.permission import Access, put_newest, refusal
 from trainmaster.dashboard.sessions import Viewer
 from trainmaster.dashboard.streams import encoded
-from trainmaster.history.drawing import Drawn, TimeWindow, heat_answer, series_answer
-from trainmaster.history.figures import CURVES, HEAT, Points, of_tail, to_tail
+from trainmaster.history.drawing import Drawn, TimeWindow, curves_answer, heat_answer, series_answer
+from trainmaster.history.figures import (
+    CURVES,
+    GPUS,
+    HEAT,
+    SYSTEM,
+    Points,
+    figures_of,
+    of_tail,
+    system_to_tail,
+    to_tail,
+)
+from trainmaster.history.names import MORE_METRICS, kept_metrics, names_answer
 from trainmaster.history.statuses import status_figures
 from trainmaster.serving import Refused
-from trainmaster_operator.api.records import SampleRecord
+from trainmaster_operator.api.records import SampleRecord, SystemRecord
 from trainmaster_operator.api.v1alpha1 import JobIdentity
+from trainmaster_operator.wire.system import SystemSample
 
 # Seconds between two polls of a job's agents. Jobs with many workers are polled less often.
 SECONDS = 2.0
@@ -93,7 +105,7 @@ class Figures:
             if not known.event or time.monotonic() - known.at >= seconds_between(len(pods)) * 0.9:
                 metrics = await job_metrics(viewer.transport, job.namespace, list(pods), most=ASKED_RANKS)
                 known.at = time.monotonic()
-                self.add(job, metrics.ranks)
+                self.add(job, metrics.ranks, metrics.systems)
                 ranks = [{name: getattr(rank, own) for name, own in _OF_A_RANK.items()} for rank in metrics.ranks]
                 silent = {str(worker): why[:MAX_WHY] for worker, why in metrics.silent.items()}
                 known.event = _event(job, ranks=ranks, silent=silent)
@@ -115,16 +127,28 @@ class Figures:
         ranks = [{**unknown, "rank": rank, "worker": worker, "stepSeconds": value} for rank, worker, value in values]
         return _event(job, at=heat["at"][-1], ranks=ranks)
 
-    def add(self, job: TrainingJob, ranks: Sequence[RankMetrics]) -> None:
-        """Adds a sample of a running job and its ranks."""
+    def add(
+        self, job: TrainingJob, ranks: Sequence[RankMetrics], systems: Mapping[int, SystemSample] | None = None
+    ) -> None:
+        """Adds a sample of a running job, its ranks, and its workers' systems."""
         seen = self._seen.get(job.uid) or SeenJob()
         put_newest(self._seen, job.uid, seen, MOST_JOBS)
-        seen.add(job, ranks)
+        seen.add(job, ranks, systems or {})
 
-    def series(self, uid: str, window: TimeWindow, points: int) -> dict[str, Any]:
-        """Returns the job's curves as a Series."""
+    def series(self, uid: str, window: TimeWindow, points: int, metrics: Sequence[str] = ()) -> dict[str, Any]:
+        """Returns the job's curves as a Series, with these metrics of the ranks' own."""
         seen = self._seen.get(uid) or SeenJob()
-        return series_answer(seen.drawn(CURVES, window), window, points, seen.done_before).to_data()
+        return series_answer(seen.drawn(CURVES, window), window, points, seen.done_before, metrics).to_data()
+
+    def names(self, uid: str) -> dict[str, Any]:
+        """Returns the names of the job's curves as MetricNames."""
+        return names_answer((self._seen.get(uid) or SeenJob()).names).to_data()
+
+    def curves(self, uid: str, window: TimeWindow, points: int, names: Sequence[str]) -> dict[str, Any]:
+        """Returns the job's curves of these names as MetricCurves."""
+        seen = self._seen.get(uid) or SeenJob()
+        drawn = {kind: seen.drawn(kind, window) for kind in (CURVES, SYSTEM, GPUS)}
+        return curves_answer(names, drawn, window, points, seen.done_before).to_data()
 
     def heat(self, uid: str, window: TimeWindow, columns: int, figure: str) -> dict[str, Any]:
         """Returns one figure of all ranks as a RankHeat."""
@@ -193,8 +217,10 @@ class SeenJob:
     done_before: dict[int, int] = field(default_factory=dict)
     # The maximum number of ranks that were left out of a sample.
     left_out: int = 0
+    # The names of all figures in the samples.
+    names: set[str] = field(default_factory=set)
 
-    def add(self, job: TrainingJob, ranks: Sequence[RankMetrics]) -> None:
+    def add(self, job: TrainingJob, ranks: Sequence[RankMetrics], systems: Mapping[int, SystemSample]) -> None:
         """Adds a sample, unless the last one is too recent."""
         now, progress, attempt = round(time.time(), 3), job.status.progress, job.status.attempt
         if self.samples and now - self.samples[-1][0] < self.resolution:
@@ -210,13 +236,20 @@ class SeenJob:
             figures |= {name: value for name, value in known.items() if value is not None}
             if (progress.step or 0) < (progress.furthest_step or 0):
                 self.done_before.setdefault(attempt, progress.furthest_step or 0)
+        # Of the ranks that report a metric, the first one's value is shown.
+        metrics = {name: value for rank in reversed(kept) for name, value in rank.metrics.items()}
+        key = JobIdentity(job.namespace, job.name, job.uid)
         record = SampleRecord(
-            *(now, JobIdentity(job.namespace, job.name, job.uid), attempt),
+            *(now, key, attempt),
             *(tuple(rank.rank for rank in kept), tuple(rank.worker for rank in kept)),
-            columns,
+            *(columns, kept_metrics(self.names, metrics)),
         )
+        system = SystemRecord.of(now, key, attempt, systems)
+        self.names |= {*figures_of(record), *figures, *record.metrics, *system.columns}
+        self.names |= {MORE_METRICS} if len(record.metrics) < len(metrics) else set()
         self.left_out = max(self.left_out, len(kept) - MOST_RANKS)
-        self.samples.append((now, of_tail([(now, to_tail(record, figures, MOST_RANKS))])))
+        rows = [(now, to_tail(record, figures, MOST_RANKS)), (now, system_to_tail(system, MOST_RANKS))]
+        self.samples.append((now, of_tail(rows)))
         if len(self.samples) >= MOST_SAMPLES:
             self.samples = self.samples[::2]
             whole = self.samples[-1][0] - self.samples[0][0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import csv
 import io
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -15,25 +15,41 @@ from aiohttp import web
 
 from trainmaster.client.async_jobs import AsyncJobClient
 from trainmaster.client.diagnosis import diagnose
-from trainmaster.client.errors import ClientError
+from trainmaster.client.errors import ClientError, InvalidRequest
 from trainmaster.client.gathering import gather
-from trainmaster.client.history.answers import columns_of
+from trainmaster.client.history.answers import MOST_CURVES, columns_of
 from trainmaster.client.history.reading import FIGURES
 from trainmaster.client.job import TrainingJob, collection_path
 from trainmaster.client.permission import Access
+from trainmaster.dashboard.comparing import AXES, ComparedJob, compared_jobs
 from trainmaster.dashboard.figures import Figures, with_gaps
 from trainmaster.dashboard.guards import body_of, viewer_of
 from trainmaster.dashboard.sessions import Viewer, replaced
 from trainmaster.dashboard.shapes import MANIFEST
 from trainmaster.dashboard.streams import answer
 from trainmaster.history.drawing import TimeWindow
-from trainmaster.serving import Handler, Refused, job_of, one_of, uid_of, whole_of, window_of
+from trainmaster.history.names import BUILT_IN, unit_of
+from trainmaster.serving import (
+    MAX_SENTENCE,
+    Handler,
+    Refused,
+    job_of,
+    names_of,
+    one_of,
+    require_known,
+    uid_of,
+    whole_of,
+    window_of,
+)
 from trainmaster_operator.api.limits import MAX_NESTING
 from trainmaster_operator.api.printable import yaml_escapes
 from trainmaster_operator.api.trimming import LEFT_OUT
 from trainmaster_operator.wire.values import loads, mapping
 
 T = TypeVar("T")
+# Functions that ask the history, and the dashboard's own figures of a job with this uid.
+Recorded = Callable[..., Awaitable[Mapping[str, Any]]]
+Seen = Callable[[str, TimeWindow], Mapping[str, Any]]
 
 # Number of threads for expensive answers. Some of them may still work for viewers who have disconnected.
 THREADS = 4
@@ -71,6 +87,9 @@ class JobAnswers:
         return [
             web.get(f"{base}/why", _heavy(self._why)),
             web.get(f"{base}/series", _heavy(self._curves)),
+            web.get(f"{base}/metrics", _heavy(self._names)),
+            web.get(f"{base}/curves", _heavy(self._metric_curves)),
+            web.get("/api/compare", _heavy(self._compare)),
             web.get(f"{base}/heat", _heavy(self._heat)),
             web.get(f"{base}/export", _heavy(self._export)),
             web.get(f"{base}/evidence", _heavy(self._evidence)),
@@ -91,6 +110,48 @@ class JobAnswers:
     async def _curves(self, request: web.Request) -> web.Response:
         return answer(with_gaps(await self._series(request)))
 
+    async def _names(self, request: web.Request) -> web.Response:
+        return answer(await self._drawn(request, *self._asks_for_names()))
+
+    def _asks_for_names(self) -> tuple[Recorded, Seen]:
+        return (lambda history, *job, uid, **_: history.names(*job, uid=uid), lambda job, _: self._figures.names(job))
+
+    async def _metric_curves(self, request: web.Request) -> web.Response:
+        names, points = names_of(request, "names", MOST_CURVES), _points_of(request)
+        found = await self._drawn(
+            request,
+            lambda history, *job, **window: history.curves(*job, names, **window, points=points),
+            lambda job, window: self._figures.curves(job, window, points, names),
+        )
+        return await self._in_thread(lambda: answer(found))
+
+    async def _compare(self, request: web.Request) -> web.Response:
+        """Answers with one curve of several jobs. Each job is read with the viewer's rights."""
+        require_known(request, "metric", "x", "points", "job")
+        metric, axis, points = names_of(request, "metric", 1), one_of(request, "x", AXES), _points_of(request)
+        jobs = compared_jobs(request)
+        if not metric:
+            raise InvalidRequest("metric: there is none; give the name of a job's metric.")
+        runs = []
+        for job in jobs:
+            try:
+                curves = await self._metric_of(viewer_of(request), job, metric, points)
+            except (ClientError, Refused) as error:
+                runs.append(job.run(problem=str(error)[:MAX_SENTENCE]))
+            else:
+                runs.append(job.run(curves["curves"], axis, metric[0]))
+        head = {"kind": "RunComparison", "metric": metric[0], "unit": unit_of(metric[0]), "x": axis}
+        return await self._in_thread(lambda: answer({**head, "runs": runs}))
+
+    async def _metric_of(
+        self, viewer: Viewer, job: ComparedJob, names: Sequence[str], points: int
+    ) -> Mapping[str, Any]:
+        return await self._read(
+            *(viewer, job.namespace, job.name, job.uid, TimeWindow()),
+            lambda history, *of, uid, **_: history.curves(*of, names, uid=uid, points=points),
+            lambda uid, window: self._figures.curves(uid, window, points, names),
+        )
+
     async def _heat(self, request: web.Request) -> web.Response:
         figure = one_of(request, "figure", FIGURES)
         columns = whole_of(request, "columns", 240, most=MOST_COLUMNS) or 1
@@ -104,7 +165,9 @@ class JobAnswers:
     async def _export(self, request: web.Request) -> web.Response:
         _, name = job_of(request)
         kind = one_of(request, "format", ("csv", "json"))
-        found = await self._series(request)
+        names = (await self._drawn(request, *self._asks_for_names()))["items"]
+        own = [each["name"] for each in names if each["kind"] == "training" and each["name"] not in BUILT_IN]
+        found = await self._series(request, own)
         headers = {"Content-Disposition": f'attachment; filename="{name}.{kind}"'}
         if kind == "json":
             return answer(found, **headers)
@@ -150,32 +213,44 @@ class JobAnswers:
         await act(AsyncJobClient(job.namespace, transport=viewer_of(request).transport), job.name)
         return answer({"sentence": f"Job {job.name} {effect}."})
 
-    async def _series(self, request: web.Request) -> Mapping[str, Any]:
-        points = whole_of(request, "points", 1_000, most=MOST_POINTS) or 1
+    async def _series(self, request: web.Request, metrics: Sequence[str] = ()) -> Mapping[str, Any]:
+        points = _points_of(request)
         return await self._drawn(
             request,
-            lambda history, *job, **window: history.series(*job, **window, points=points),
-            lambda job, window: self._figures.series(job, window, points),
+            lambda history, *job, **window: history.series(*job, **window, points=points, metrics=metrics),
+            lambda job, window: self._figures.series(job, window, points, metrics),
         )
 
     async def _drawn(
         self,
         request: web.Request,
-        recorded: Callable[..., Awaitable[Mapping[str, Any]]],
-        seen: Callable[[str, TimeWindow], Mapping[str, Any]],
+        recorded: Recorded,
+        seen: Seen,
+    ) -> Mapping[str, Any]:
+        window = TimeWindow(*window_of(request))
+        return await self._read(viewer_of(request), *job_of(request), uid_of(request), window, recorded, seen)
+
+    async def _read(
+        self,
+        viewer: Viewer,
+        namespace: str,
+        name: str,
+        uid: str | None,
+        window: TimeWindow,
+        recorded: Recorded,
+        seen: Seen,
     ) -> Mapping[str, Any]:
         """Returns the history's answer, or else one from the dashboard's own figures.
 
         The dashboard's figures were read through `pods/proxy`, so the viewer needs that right.
         """
-        (namespace, name), uid, viewer = job_of(request), uid_of(request), viewer_of(request)
-        since, until = window_of(request)
         if viewer.history is not None:
             with suppress(ClientError):
+                since, until = window.since, window.until
                 return await recorded(viewer.history, namespace, name, uid=uid, since=since, until=until)
-        job = await _living(request)
+        job = await viewer.living(namespace, name, uid)
         await viewer.access.require(Access("get", "pods", "", namespace=namespace, subresource="proxy"))
-        return await self._in_thread(lambda: seen(job.uid, TimeWindow(since, until)))
+        return await self._in_thread(lambda: seen(job.uid, window))
 
 
 async def _written(viewer: Viewer, namespace: str, name: str, uid: str | None) -> Mapping[str, Any]:
@@ -198,6 +273,10 @@ async def _written(viewer: Viewer, namespace: str, name: str, uid: str | None) -
 
 async def _living(request: web.Request) -> TrainingJob:
     return await viewer_of(request).living(*job_of(request), uid_of(request))
+
+
+def _points_of(request: web.Request) -> int:
+    return whole_of(request, "points", 1_000, most=MOST_POINTS) or 1
 
 
 def _csv(series: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@
    the job's attempts and the summary that lists show.
 3. `figures` encodes a job's curves and heat: unchanged in the tail, and packed in blocks. `upkeep` packs and thins
    them, keeps the file below its maximum size, and deletes old jobs.
-4. `answers` returns JSON objects (`client.history.answers` defines their types); `drawing` computes those of charts.
+4. `answers` returns JSON objects (`client.history.answers` defines their types); `drawing` computes those of charts,
+   and `names` lists a job's curves.
 5. `viewers` checks each viewer's rights with the API server, and limits their requests. `settings` declares options.
 """

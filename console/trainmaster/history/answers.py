@@ -27,13 +27,16 @@ from trainmaster.client.history.answers import (
     EvidenceList,
     HistoryAnswer,
     LogList,
+    MetricCurves,
+    MetricNames,
     RankHeat,
     RecordedJobDetail,
     RecordedJobList,
     Series,
 )
-from trainmaster.history.drawing import Block, Drawn, Moved, TimeWindow, heat_answer, series_answer
-from trainmaster.history.figures import CURVES, HEAT, decompress, of_tail
+from trainmaster.history.drawing import Block, Drawn, Moved, TimeWindow, curves_answer, heat_answer, series_answer
+from trainmaster.history.figures import CURVES, GPUS, HEAT, SYSTEM, decompress, of_tail
+from trainmaster.history.names import names_answer
 from trainmaster.history.schema import open_to_read
 from trainmaster.history.statuses import Attempt, shown
 from trainmaster.history.store import slice_of, workers_of
@@ -115,23 +118,44 @@ class Answers:
                 ],
             )
 
-    def series(self, namespace: str, name: str, uid: str, window: TimeWindow, points: int) -> Series:
+    def series(
+        self, namespace: str, name: str, uid: str, window: TimeWindow, points: int, metrics: Sequence[str] = ()
+    ) -> Series:
         """Returns curves of at most `points` points. Raises JobNotFound."""
+        return self._draw(
+            *(namespace, name, uid, [CURVES], window),
+            lambda job, drawn: series_answer(drawn[CURVES], window, points, self._done_before(job), metrics),
+        )
 
-        def answer(job: int, drawn: Drawn) -> Series:
-            before = self._all(
+    def curves(
+        self, namespace: str, name: str, uid: str, window: TimeWindow, points: int, names: Sequence[str]
+    ) -> MetricCurves:
+        """Returns the curves of these names, of at most `points` points. Raises JobNotFound."""
+        return self._draw(
+            *(namespace, name, uid, [CURVES, SYSTEM, GPUS], window),
+            lambda job, drawn: curves_answer(names, drawn, window, points, self._done_before(job)),
+        )
+
+    def names(self, namespace: str, name: str, uid: str = "") -> MetricNames:
+        """Returns the names of a job's curves. Raises JobNotFound."""
+        with self._one_moment():
+            (job, *_) = self._job(namespace, name, uid)
+            return names_answer(name for (name,) in self._all("SELECT name FROM metrics WHERE job = ?", job))
+
+    def _done_before(self, job: int) -> Mapping[int, int]:
+        """Returns the furthest step before each attempt."""
+        return dict(
+            self._all(
                 "SELECT attempt, coalesce(max(last_step) OVER earlier, -1) FROM attempts WHERE job = ? "
                 "WINDOW earlier AS (ORDER BY attempt ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)",
                 job,
             )
-            return series_answer(drawn, window, points, dict(before))
-
-        return self._draw(namespace, name, uid, CURVES, window, answer)
+        )
 
     def heat(self, namespace: str, name: str, uid: str, window: TimeWindow, columns: int, figure: str) -> RankHeat:
         """Returns a heat map of at most `columns` columns. Raises JobNotFound."""
         where = namespace, name, uid
-        return self._draw(*where, HEAT, window, lambda _, drawn: heat_answer(drawn, window, columns, figure))
+        return self._draw(*where, [HEAT], window, lambda _, drawn: heat_answer(drawn[HEAT], window, columns, figure))
 
     def evidence(self, namespace: str, name: str, uid: str = "") -> EvidenceList:
         """Returns the evidence of as many of the newest attempts as fit, oldest first. Raises JobNotFound."""
@@ -161,9 +185,15 @@ class Answers:
         return LogList.of(items=items)
 
     def _draw(
-        self, namespace: str, name: str, uid: str, kind: str, window: TimeWindow, answer: Callable[[int, Drawn], Kind]
+        self,
+        namespace: str,
+        name: str,
+        uid: str,
+        kinds: Sequence[str],
+        window: TimeWindow,
+        answer: Callable[[int, Mapping[str, Drawn]], Kind],
     ) -> Kind:
-        """Calls `answer` with a job's data, and returns the result.
+        """Calls `answer` with a job's data by kind, and returns the result.
 
         SQLite can't restart its write-ahead log during a reader's transaction, and if there were always a reader, that
         log would fill the disk. So a long read uses no transaction. If a block moves during the read, the read is
@@ -171,19 +201,16 @@ class Answers:
         """
         try:
             with self._one_moment():
-                job, drawn = self._drawn(namespace, name, uid, kind, window)
+                job, drawn = self._drawn(namespace, name, uid, kinds, window)
             return answer(job, drawn)
         except Moved:
             with self._one_moment():
-                return answer(*self._drawn(namespace, name, uid, kind, window))
+                return answer(*self._drawn(namespace, name, uid, kinds, window))
 
-    def _drawn(self, namespace: str, name: str, uid: str, kind: str, window: TimeWindow) -> tuple[int, Drawn]:
+    def _drawn(
+        self, namespace: str, name: str, uid: str, kinds: Sequence[str], window: TimeWindow
+    ) -> tuple[int, Mapping[str, Drawn]]:
         (job, *_) = self._job(namespace, name, uid)
-        rows = self._all(
-            "SELECT id, level FROM blocks WHERE job = ? AND kind = ? AND last >= ? AND first <= ? "
-            "ORDER BY level DESC, first, id",
-            *(job, kind, window.since, min(window.until, 1e15)),
-        )
         tail = self._all("SELECT at, data FROM tail WHERE slice = ? AND job = ? ORDER BY id", slice_of(job), job)
 
         def data(block: Block) -> bytes:
@@ -195,7 +222,15 @@ class Answers:
                 raise Moved
             return bytes(row[0])
 
-        return job, Drawn(kind, of_tail(tail)[kind], [Block(*row) for row in rows], data)
+        parts, drawn = of_tail(tail), {}
+        for kind in kinds:
+            rows = self._all(
+                "SELECT id, level FROM blocks WHERE job = ? AND kind = ? AND last >= ? AND first <= ? "
+                "ORDER BY level DESC, first, id",
+                *(job, kind, window.since, min(window.until, 1e15)),
+            )
+            drawn[kind] = Drawn(kind, parts[kind], [Block(*row) for row in rows], data)
+        return job, drawn
 
     def _job(self, namespace: str, name: str, uid: str) -> Sequence[Any]:
         row: Sequence[Any] | None = self._one(

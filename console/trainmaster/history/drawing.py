@@ -10,23 +10,36 @@ from functools import lru_cache
 from itertools import chain, pairwise, repeat
 from operator import add
 from statistics import median
+from typing import Any
 
-from trainmaster.client.history.answers import MOST_RANKS, RankHeat, Series
+from trainmaster.client.history.answers import (
+    MOST_CURVE_LINES,
+    MOST_RANKS,
+    MetricCurves,
+    RankHeat,
+    Series,
+)
 from trainmaster.history.figures import (
     CURVES,
+    GPUS,
     HEAT,
     LEVEL_SECONDS,
     MAX_RANKS,
     NAN,
+    OWN,
     RULES,
     SPENT,
+    STATISTICS,
     STEP,
+    SYSTEM,
     Points,
     joined,
     readable,
     spans,
     times_of_block,
 )
+from trainmaster.history.names import BUILT_IN, LIMITS, SYSTEM_NAMES, unit_of
+from trainmaster_operator.wire.limits import MAX_GPUS
 
 # Number of the slowest and of the fastest ranks that are shown if there are too many ranks.
 _ENDS = 256
@@ -75,8 +88,13 @@ class Drawn:
         return max(seconds, LEVEL_SECONDS[max((block.level for block in self.blocks), default=0)])
 
 
-def series_answer(drawn: Drawn, window: TimeWindow, points: int, done_before: Mapping[int, int]) -> Series:
-    """Returns the curves. `done_before` maps an attempt to the furthest step of earlier attempts. Raises Moved."""
+def series_answer(
+    drawn: Drawn, window: TimeWindow, points: int, done_before: Mapping[int, int], metrics: Sequence[str] = ()
+) -> Series:
+    """Returns the curves, and those of the ranks' own `metrics`. Raises Moved.
+
+    `done_before` maps an attempt to the furthest step of earlier attempts.
+    """
     found = joined(CURVES, chain(readable(drawn.read, drawn.blocks), drawn.tail)).between(window.since, window.until)
     together, seconds = _together(found.at, found.attempt, points)
     # If a job has more attempts than points, its newest attempts are shown.
@@ -96,7 +114,68 @@ def series_answer(drawn: Drawn, window: TimeWindow, points: int, done_before: Ma
         ],
         **{name: values for name, values in figures.items() if not name.startswith(SPENT)},
         timeSpent={name.removeprefix(SPENT): values for name, values in figures.items() if name.startswith(SPENT)},
+        metrics={name: _rounded(thin.values[f"{OWN}{name}"], 7) for name in metrics if f"{OWN}{name}" in thin.values},
     )
+
+
+def curves_answer(
+    names: Sequence[str],
+    drawn: Mapping[str, Drawn],
+    window: TimeWindow,
+    points: int,
+    done_before: Mapping[int, int],
+) -> MetricCurves:
+    """Returns the curves of these names that have values. `drawn` contains the job's data by kind. Raises Moved."""
+    training = [name for name in names if name not in SYSTEM_NAMES]
+    found: dict[str, dict[str, Any]] = {}
+    if training:
+        own = [name for name in training if name not in BUILT_IN]
+        series = series_answer(drawn[CURVES], window, points, done_before, own).to_data()
+        shared = {name: series[name] for name in ("resolutionSeconds", "at", "attempt", "step", "redone")}
+        for name in training:
+            values = series[name] if name in BUILT_IN else series["metrics"].get(name, [])
+            if any(value is not None for value in values):
+                lines = [{"values": values}]
+                found[name] = {"name": name, "kind": "training", "unit": unit_of(name), **shared, "lines": lines}
+    for kind in (SYSTEM, GPUS):
+        if figures := [name for name in RULES[kind] if name in names]:
+            found |= _system_curves(figures, drawn[kind], window, points)
+    return MetricCurves.of(curves=[found[name] for name in dict.fromkeys(names) if name in found])
+
+
+def _system_curves(names: Sequence[str], drawn: Drawn, window: TimeWindow, points: int) -> dict[str, dict[str, Any]]:
+    """Returns the curves of workers or GPUs. If there are too many lines, their minimum, mean and maximum are drawn."""
+    parts = []
+    # A large job's parts are summarized as they are read, because together they would fill the memory.
+    for part in chain(readable(drawn.read, drawn.blocks), drawn.tail):
+        within = part.between(window.since, window.until)
+        parts.append(within if len(part.ranks) <= MOST_CURVE_LINES else within.summarized())
+    is_summary = len({rank for part in parts for rank in part.ranks}) > MOST_CURVE_LINES
+    if is_summary or any(part.ranks == STATISTICS for part in parts):
+        is_summary, parts = True, [part if part.ranks == STATISTICS else part.summarized() for part in parts]
+    whole = joined(drawn.kind, parts)
+    together, seconds = _together(whole.at, whole.attempt, points)
+    first = together[0][0] if together else len(whole)
+    thin = whole.part(first, len(whole)).combined([(begin - first, end - first) for begin, end in together])
+    found = {}
+    for name in (name for name in names if name in thin.values):
+        rows, limits = thin.rows(name), thin.rows(LIMITS.get(name, ""))
+        lines = []
+        for place, rank in enumerate(thin.ranks):
+            values = _rounded([row[place] for row in rows], 4)
+            limit = next((row[place] for row in reversed(limits) if row[place] == row[place]), None)
+            if any(value is not None for value in values):
+                lines.append({**_place_of(drawn.kind, rank, is_summary), "limit": limit, "values": values})
+        shared = {"at": thin.at, "attempt": thin.attempt, "redone": [False] * len(thin)}
+        found[name] = {"name": name, "kind": "system", "unit": unit_of(name), **shared, "lines": lines}
+        found[name]["resolutionSeconds"] = drawn.resolution(seconds)
+    return found
+
+
+def _place_of(kind: str, rank: int, is_summary: bool) -> dict[str, Any]:
+    if is_summary:
+        return {"of": ("minimum", "mean", "maximum")[STATISTICS.index(rank)]}
+    return {"worker": rank} if kind == SYSTEM else {"worker": rank // MAX_GPUS, "gpu": rank % MAX_GPUS}
 
 
 def heat_answer(drawn: Drawn, window: TimeWindow, columns: int, figure: str) -> RankHeat:

@@ -1,4 +1,7 @@
-"""Encodes a job's figures over time: curves (one value for all ranks together) and heat (a value for each rank).
+"""Encodes a job's figures over time.
+
+There are four kinds: curves (one value for all ranks together), heat (a value for each rank), system (a value for each
+worker) and gpus (a value for each GPU).
 
 The newest samples are in the file's `tail` as JSON, in the order of arrival. Later `upkeep` packs many of them into a
 block, because a block has a fixed cost.
@@ -28,8 +31,9 @@ from statistics import fmean, median
 from typing import Any, TypeVar
 
 from trainmaster_operator.api.records import FIGURES as RECORDED
-from trainmaster_operator.api.records import SampleRecord
+from trainmaster_operator.api.records import SampleRecord, SystemRecord
 from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES
+from trainmaster_operator.wire.limits import MAX_GPUS
 from trainmaster_operator.wire.values import MAX_WHOLE
 
 log = logging.getLogger(__name__)
@@ -38,11 +42,15 @@ Block = TypeVar("Block")
 Read = TypeVar("Read")
 
 NAN = math.nan
-CURVES, HEAT = "curves", "heat"
+CURVES, HEAT, SYSTEM, GPUS = "curves", "heat", "system", "gpus"
 # The slowest step of a rank reveals that the rank was slow once. The mean step reveals that it is always a little slow.
 STEP, PEAK, MEAN = "step", "stepSeconds", "meanStepSeconds"
+# The ranks of points that are summarized: below any worker's, with the minimum, the mean and the maximum.
+STATISTICS = [-3, -2, -1]
 # The prefix of figures that come from status.timeSpent.
 SPENT = "timeSpent."
+# The prefix of the ranks' own metrics among the curves.
+OWN = "metrics."
 # Seconds of a point in each level. The last level's 1,800 points cover six and a half years.
 LEVEL_SECONDS = (0.0, 10.0, 60.0, 300.0, 1800.0, 7200.0, 28_800.0, 115_200.0)
 # Maximum number of ranks in a sample. The operator sends at most this many for a job.
@@ -82,6 +90,15 @@ RULES: Mapping[str, Mapping[str, Combine]] = {
         **{f"{SPENT}{category}": last for category in TIME_CATEGORIES},
     },
     HEAT: {PEAK: max, MEAN: fmean, "gradNorm": max, "loss": fmean},
+    SYSTEM: {
+        "cpuCores": fmean,
+        "cpuLimitCores": last,
+        "memoryBytes": max,
+        "memoryLimitBytes": last,
+        "networkReceiveBytesPerSecond": fmean,
+        "networkTransmitBytesPerSecond": fmean,
+    },
+    GPUS: {"gpuUtilization": fmean, "gpuMemoryBytes": max, "gpuMemoryLimitBytes": last},
 }
 HEAT_FIGURES = tuple(RULES[HEAT])
 # Maps names in a record to the figures of ranks that are kept.
@@ -95,6 +112,13 @@ _OF_JOB: Mapping[str, tuple[str, Combine]] = {
     "stepSeconds": ("step_seconds", median),
     "slowestStepSeconds": ("step_seconds", max),
 }
+
+
+def rules_of(kind: str, names: Iterable[str]) -> dict[str, Combine]:
+    """Returns how those of a kind's figures that are in `names` are combined, in order."""
+    known = set(names)
+    found = {name: how for name, how in RULES[kind].items() if name in known}
+    return found | {name: fmean for name in sorted(known) if name.startswith(OWN)}
 
 
 def kept_points(ranks: int) -> int:
@@ -117,6 +141,8 @@ def spans(at: Sequence[float], attempt: Sequence[int], seconds: float) -> list[t
 @dataclass
 class Points:
     """Points are values, ordered by time (seconds since the epoch) and then by rank. Unknown values are NaN.
+
+    In a system's points, a rank is a worker. In those of GPUs, it is a worker's index times MAX_GPUS plus the GPU's.
 
     The lists in `values` are flat: at the n-th time (from 0), the value of the rank at `place` has the index
     `n * len(ranks) + place`. Curves have one rank. Heat has no mean step until points are combined, because until then
@@ -161,7 +187,7 @@ class Points:
             return self
         times = [self.at[end - 1] for _, end in together], [self.attempt[end - 1] for _, end in together]
         found = Points(self.kind, self.ranks, self.workers, *times)
-        for name, how in RULES[self.kind].items():
+        for name, how in rules_of(self.kind, {*self.values, MEAN} if PEAK in self.values else self.values).items():
             if len(self.ranks) == 1 and name in self.values:
                 values = self.values[name]
                 found.values[name] = array("d", [_combined(how, values[first:end]) for first, end in together])
@@ -169,6 +195,20 @@ class Points:
                 rows = self.rows(name)
                 row_of = (value for first, end in together for value in _combined_rows(how, rows[first:end]))
                 found.values[name] = array("d", row_of)
+        return found
+
+    def summarized(self) -> Points:
+        """Returns the minimum, the mean and the maximum of all ranks' known values (STATISTICS)."""
+        found = Points(self.kind, STATISTICS, STATISTICS, self.at, self.attempt)
+        for name in self.values:
+            values = array("d")
+            for row in self.rows(name):
+                total, known = sum(row), row
+                if total != total:
+                    known = array("d", [value for value in row if value == value])
+                    total = sum(known)
+                values.extend((min(known), total / len(known), max(known)) if known else (NAN, NAN, NAN))
+            found.values[name] = values
         return found
 
     def to_block(self) -> bytes:
@@ -192,7 +232,7 @@ class Points:
                 # Floats represent steps exactly up to 2**53.
                 steps = [int(step) if step == step else -1 for step in values]
                 stored = array("q", [now - before for before, now in pairwise([0, *steps])])
-            if self.kind == HEAT:
+            if self.kind != CURVES:
                 half, mask = 1 << (_DROPPED_BITS - 1), 0xFFFFFFFF << _DROPPED_BITS & 0xFFFFFFFF
                 stored = array("f", array("I", [bits + half & mask for bits in array("I", stored.tobytes())]).tobytes())
             raw, width = stored.tobytes(), stored.itemsize
@@ -239,7 +279,7 @@ def joined(kind: str, parts: Iterable[Points]) -> Points:
     worker_of = {rank: worker for part in parts for rank, worker in zip(part.ranks, part.workers, strict=True)}
     ranks = sorted(worker_of)[: max(1, MOST_CELLS // max(1, sum(map(len, parts))))]
     found = Points(kind, ranks, [worker_of[rank] for rank in ranks])
-    found.values = {name: array("d") for name in RULES[kind] if any(name in part.values for part in parts)}
+    found.values = {name: array("d") for name in rules_of(kind, {name for part in parts for name in part.values})}
     for part in parts:
         found.at += part.at
         found.attempt += part.attempt
@@ -278,6 +318,12 @@ def step_of(record: SampleRecord) -> int | None:
     return None if found is None else int(min(max(found, 0.0), MAX_WHOLE - 1))
 
 
+def figures_of(record: SampleRecord) -> list[str]:
+    """Returns the names of a sample's curves, without those of its ranks' own metrics."""
+    known = {name for name, values in record.columns.items() if values.count(None) < len(values)}
+    return [key for key, (name, _) in _OF_JOB.items() if name in known]
+
+
 def to_tail(record: SampleRecord, status: Mapping[str, float], most_ranks: int = MAX_RANKS) -> str:
     """Returns a sample as text for the tail. `status` contains the figures of the job's status at that time."""
     known = {name: [value for value in values if value is not None] for name, values in record.columns.items()}
@@ -288,18 +334,44 @@ def to_tail(record: SampleRecord, status: Mapping[str, float], most_ranks: int =
         key: record.columns[name][:most_ranks] for name, key in _OF_RANKS.items() if known.get(name) and record.ranks
     }
     figures = {name: value for name, value in of_job.items() if value is not None}
+    figures |= {f"{OWN}{name}": value for name, value in record.metrics.items()}
     return json.dumps([record.attempt, {**figures, **status}, ranks, workers, of_ranks], separators=(",", ":"))
+
+
+def system_to_tail(record: SystemRecord, most: int = MAX_RANKS) -> str:
+    """Returns a sample of workers' systems as text for the tail, with at most `most` workers and GPUs."""
+    columns = {name: values[:most] for name, values in record.columns.items()}
+    return json.dumps([record.attempt, None, record.workers[:most], record.gpus[:most], columns], separators=(",", ":"))
 
 
 def of_tail(rows: Iterable[tuple[float, str]]) -> dict[str, list[Points]]:
     """Returns the figures of a tail's rows (time and text) by kind. If the ranks change, a new part begins."""
-    found: dict[str, list[Points]] = {CURVES: [], HEAT: []}
+    found: dict[str, list[Points]] = {kind: [] for kind in RULES}
     for at, text in rows:
         attempt, figures, ranks, workers, of_ranks = json.loads(text)
-        _append(found[CURVES], CURVES, (at, attempt), [0], [0], {name: [figures.get(name)] for name in RULES[CURVES]})
+        if figures is None:
+            _append_system(found, (at, attempt), ranks, workers, of_ranks)
+            continue
+        names = (*RULES[CURVES], *(name for name in figures if name.startswith(OWN)))
+        _append(found[CURVES], CURVES, (at, attempt), [0], [0], {name: [figures.get(name)] for name in names})
         if of_ranks:
             _append(found[HEAT], HEAT, (at, attempt), ranks, workers, of_ranks)
     return found
+
+
+def _append_system(
+    parts: Mapping[str, list[Points]],
+    time: tuple[float, int],
+    workers: list[int],
+    gpus: list[list[int]],
+    columns: Mapping[str, Sequence[float | None]],
+) -> None:
+    of_workers, of_gpus = ({name: columns[name] for name in rules_of(kind, columns)} for kind in (SYSTEM, GPUS))
+    if of_workers:
+        _append(parts[SYSTEM], SYSTEM, time, workers, workers, of_workers)
+    if of_gpus:
+        numbers = [worker * MAX_GPUS + index for worker, index in gpus]
+        _append(parts[GPUS], GPUS, time, numbers, [worker for worker, _ in gpus], of_gpus)
 
 
 def _append(
@@ -313,7 +385,7 @@ def _append(
     """Adds a sample to the last part, or to a new part if the ranks, workers or figures have changed."""
     part = parts[-1] if parts else None
     if part is None or (part.ranks, part.workers, part.values.keys()) != (ranks, workers, columns.keys()):
-        in_order = {name: array("d") for name in RULES[kind] if name in columns}
+        in_order = {name: array("d") for name in rules_of(kind, columns)}
         parts.append(part := Points(kind, ranks, workers, values=in_order))
     part.at.append(time[0])
     part.attempt.append(time[1])

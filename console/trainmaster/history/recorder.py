@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, get_args
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram, ProcessCollector
 from prometheus_client import Counter as CounterMetric
@@ -22,15 +22,7 @@ from trainmaster.history.settings import HistorySettings
 from trainmaster.history.store import HistoryStore
 from trainmaster.history.upkeep import TAIL_BYTES, Aging, Trimming
 from trainmaster_operator import __version__
-from trainmaster_operator.api.records import (
-    DeletedRecord,
-    EvidenceRecord,
-    JobRecord,
-    LogRecord,
-    Record,
-    SampleRecord,
-    parse_record,
-)
+from trainmaster_operator.api.records import Record, parse_record
 from trainmaster_operator.wire.values import ProtocolError
 
 log = logging.getLogger(__name__)
@@ -260,7 +252,7 @@ class HistoryMetrics:
         self.damaged = counter("trainmaster_history_damaged_files", "Damaged files that were moved aside.")
         lost = "Times that the file was deleted or replaced while it was in use."
         self.lost = counter("trainmaster_history_lost_files", lost)
-        for kind in (JobRecord, DeletedRecord, SampleRecord, EvidenceRecord, LogRecord):
+        for kind in get_args(Record):
             self.records.labels(record=kind.kind)
         for reason in REASONS.values():
             self.refused.labels(reason=reason)

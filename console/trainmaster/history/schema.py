@@ -19,8 +19,8 @@ log = logging.getLogger(__name__)
 
 # Bytes that a row takes besides its texts: other columns, entries in indexes, and unused room in pages. With them, the
 # sum of all jobs' `bytes` differs from the file's size by at most a fifth (tests/unit/history/test_books.py).
-_OF_A_ROW = {"jobs": 700, "objects": 60, "attempts": 100, "blocks": 140, "evidence": 60, "logs": 60}
-_TEXTS = {"jobs": ("summary",), "attempts": ("data", "workers")}
+_OF_A_ROW = {"jobs": 700, "objects": 60, "attempts": 100, "blocks": 140, "evidence": 60, "logs": 60, "metrics": 20}
+_TEXTS = {"jobs": ("summary",), "attempts": ("data", "workers"), "metrics": ("name",)}
 
 
 def _bytes_of(table: str, row: str) -> str:
@@ -60,6 +60,7 @@ TABLES = """
     );
     CREATE TABLE evidence (job INTEGER NOT NULL, key INTEGER NOT NULL, data BLOB NOT NULL, PRIMARY KEY (job, key));
     CREATE TABLE logs (job INTEGER NOT NULL, key INTEGER NOT NULL, data BLOB NOT NULL, PRIMARY KEY (job, key));
+    CREATE TABLE metrics (job INTEGER NOT NULL, name TEXT NOT NULL, PRIMARY KEY (job, name)) WITHOUT ROWID;
     CREATE TABLE tail (
         slice INTEGER NOT NULL, id INTEGER NOT NULL, job INTEGER NOT NULL, at REAL NOT NULL, data TEXT NOT NULL,
         PRIMARY KEY (slice, id)
@@ -77,7 +78,7 @@ TABLES = """
         DELETE FROM namespaces WHERE name = OLD.namespace AND bytes <= 0; END;
     """ + "".join(map(_books, _OF_A_ROW))
 # The version of the tables. A file with another version is refused.
-VERSION = 1
+VERSION = 2
 # "TMhi" distinguishes our files from other programs' files. `file` and SQLite's tools show it.
 APPLICATION_ID = 0x544D6869
 _DAMAGES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)

@@ -18,7 +18,15 @@ from aiohttp import web
 from prometheus_client import generate_latest
 
 from trainmaster.client.errors import InvalidRequest
-from trainmaster.client.history.answers import MOST_COLUMNS, MOST_JOBS, MOST_LINES, MOST_POINTS, HistoryAnswer
+from trainmaster.client.history.answers import (
+    MOST_COLUMNS,
+    MOST_CURVES,
+    MOST_JOBS,
+    MOST_LINES,
+    MOST_METRICS,
+    MOST_POINTS,
+    HistoryAnswer,
+)
 from trainmaster.client.job import require_name
 from trainmaster.client.permission import Access
 from trainmaster.client.server import address_of
@@ -35,6 +43,7 @@ from trainmaster.serving import (
     bearer_of,
     first_to_end,
     job_of,
+    names_of,
     namespace_of,
     one_of,
     refused,
@@ -82,6 +91,8 @@ class HistoryServer:
         app.router.add_get("/v1/jobs", self._list, allow_head=False)
         app.router.add_get(_JOB, self._job, allow_head=False)
         app.router.add_get(f"{_JOB}/series", self._series, allow_head=False)
+        app.router.add_get(f"{_JOB}/metrics", self._names, allow_head=False)
+        app.router.add_get(f"{_JOB}/curves", self._curves, allow_head=False)
         app.router.add_get(f"{_JOB}/heat", self._heat, allow_head=False)
         app.router.add_get(f"{_JOB}/evidence", self._evidence, allow_head=False)
         app.router.add_get(f"{_JOB}/logs", self._logs, allow_head=False)
@@ -154,10 +165,24 @@ class HistoryServer:
         return await self._read_job(request, Answers.job, is_long=False)
 
     async def _series(self, request: web.Request) -> web.StreamResponse:
-        require_known(request, "uid", "from", "to", "points")
-        window = TimeWindow(*window_of(request))
+        require_known(request, "uid", "from", "to", "points", "metrics")
+        window, metrics = TimeWindow(*window_of(request)), names_of(request, "metrics", MOST_METRICS)
         points = whole_of(request, "points", 1000, least=1, most=MOST_POINTS) or 1
-        return await self._read_job(request, lambda answers, *job: answers.series(*job, window=window, points=points))
+        return await self._read_job(
+            request, lambda answers, *job: answers.series(*job, window=window, points=points, metrics=metrics)
+        )
+
+    async def _names(self, request: web.Request) -> web.StreamResponse:
+        require_known(request, "uid")
+        return await self._read_job(request, Answers.names, is_long=False)
+
+    async def _curves(self, request: web.Request) -> web.StreamResponse:
+        require_known(request, "uid", "from", "to", "points", "names")
+        window, names = TimeWindow(*window_of(request)), names_of(request, "names", MOST_CURVES)
+        points = whole_of(request, "points", 1000, least=1, most=MOST_POINTS) or 1
+        return await self._read_job(
+            request, lambda answers, *job: answers.curves(*job, window=window, points=points, names=names)
+        )
 
     async def _heat(self, request: web.Request) -> web.StreamResponse:
         require_known(request, "uid", "from", "to", "columns", "figure")

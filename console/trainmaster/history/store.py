@@ -11,11 +11,12 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trainmaster.history.figures import decompress, step_of, to_tail
+from trainmaster.history.figures import decompress, figures_of, step_of, system_to_tail, to_tail
+from trainmaster.history.names import MORE_METRICS, kept_metrics
 from trainmaster.history.schema import files_of, open_file
 from trainmaster.history.statuses import (
     Attempt,
@@ -34,6 +35,7 @@ from trainmaster_operator.api.records import (
     PodPlace,
     Record,
     SampleRecord,
+    SystemRecord,
 )
 from trainmaster_operator.api.times import to_seconds
 from trainmaster_operator.api.v1alpha1 import JobIdentity
@@ -64,6 +66,9 @@ class _KnownJob:
     sampled_at: float
     # The figures of the job's newest status.
     figures: Mapping[str, float] = field(default_factory=dict)
+    # The names of the job's figures. The empty name means that there are more metrics than are kept.
+    names: set[str] = field(default_factory=set)
+    system_at: float = 0.0
 
 
 @dataclass
@@ -202,8 +207,15 @@ class HistoryStore:
                     at = round(min(record.at, self.now() + _CLOCK_SECONDS), 3)
                     if at > known.sampled_at:
                         known.sampled_at = at
-                        rows.append((slice_of(known.id), known.id, at, to_tail(record, known.figures)))
+                        text = to_tail(self._with_kept_metrics(known, record), known.figures)
+                        rows.append((slice_of(known.id), known.id, at, text))
                         self._add_step(known, record)
+                case SystemRecord():
+                    at = round(min(record.at, self.now() + _CLOCK_SECONDS), 3)
+                    if at > known.system_at:
+                        known.system_at = at
+                        rows.append((slice_of(known.id), known.id, at, system_to_tail(record)))
+                        self._add_names(known, record.columns)
                 case EvidenceRecord():
                     self._add_blob("evidence", known, record.attempt, record.evidence)
                     self._keep_newest("evidence", "key", known, MAX_EVIDENCE)
@@ -240,7 +252,8 @@ class HistoryStore:
         ).fetchone()[0]
         data = self._execute("SELECT data FROM objects WHERE job = ?", job).fetchone()
         figures = {} if data is None else status_figures(json.loads(decompress(data[0])))
-        return _KnownJob(job, newest, figures)
+        names = {name for (name,) in self._execute("SELECT name FROM metrics WHERE job = ?", job)}
+        return _KnownJob(job, newest, figures, names, newest)
 
     def _new_job(self, key: JobIdentity, record: Record) -> _KnownJob:
         # Until the job's own record arrives, its first sample's time is used.
@@ -298,6 +311,19 @@ class HistoryStore:
         if new != old:
             packed = _packed([[place.worker, place.pod, place.node] for _, place in sorted(new.items())])
             self._execute("UPDATE attempts SET workers = ? WHERE job = ? AND attempt = ?", packed, known.id, attempt)
+
+    def _with_kept_metrics(self, known: _KnownJob, record: SampleRecord) -> SampleRecord:
+        """Returns a sample without the metrics for which the job has too many names, and records its figures' names."""
+        kept = kept_metrics(known.names, record.metrics)
+        self._add_names(known, {*figures_of(record), *known.figures, *kept})
+        if len(kept) < len(record.metrics):
+            self._add_names(known, [MORE_METRICS])
+        return replace(record, metrics=kept)
+
+    def _add_names(self, known: _KnownJob, names: Iterable[str]) -> None:
+        new = set(names) - known.names
+        self.connection.executemany("INSERT INTO metrics VALUES (?, ?)", [(known.id, name) for name in sorted(new)])
+        known.names |= new
 
     def _add_step(self, known: _KnownJob, record: SampleRecord) -> None:
         step = step_of(record)

@@ -43,7 +43,8 @@ _ROWS, _JOBS, _PAGES = 100, 50, 2_000
 # Seconds until the next step after one that found nothing to do.
 _REST_SECONDS = 5.0
 # Tables with jobs' rows besides `jobs` and `tail`, each with its key within a job, in the order of deletion.
-_TABLES = {"blocks": "id", "evidence": "key", "logs": "key", "attempts": "attempt", "objects": "job"}
+_TABLES = {"blocks": "id", "evidence": "key", "logs": "key", "attempts": "attempt", "metrics": "name"}
+_TABLES |= {"objects": "job"}
 _OVER = "coalesce(deleted, ended)"
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +21,15 @@ Section = Literal["setup", "data", "train", "evaluate", "checkpoint", "finish"]
 #: The minimum time between two writes because of steps, in seconds. On a slow disk, a rename may take longer than a
 #: step.
 MINIMUM_INTERVAL = 0.5
-MAXIMUM_RESULTS, MAXIMUM_MESSAGE = 16, 200
+MAXIMUM_RESULTS, MAXIMUM_MESSAGE, MAXIMUM_METRICS = 16, 200, 32
+#: Names that a metric may have, and the names of the numbers that have fields of their own. Other spellings of these
+#: names mean the same fields.
+METRIC = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]{0,63}")
+FIELDS = (
+    *("totalSteps", "epoch", "loss", "gradNorm", "learningRate", "samplesPerSecond", "stepSeconds", "computeSeconds"),
+    "etaSeconds",
+)
+SPELLINGS = {re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name): name for name in FIELDS}
 
 
 class Progress:
@@ -95,14 +105,31 @@ class Progress:
             self._fields["dataSeconds"] += seconds
 
     def step(self, step: int, **numbers: float | None) -> None:
-        """Reports that `step` is done; `numbers` are other fields of the protocol, by name."""
+        """Reports that `step` is done; `numbers` are fields of the protocol (FIELDS) or other metrics, by name."""
         self._count(step)
-        self._fields |= {"step": step, **numbers}
+        self._fields["step"] = step
+        self._add(numbers)
         is_first = "restoredAt" in self._fields and "firstStepAt" not in self._fields
         if is_first:
             self._fields["firstStepAt"] = time.time()
         if is_first or time.monotonic() - self._written >= MINIMUM_INTERVAL:
             self._write()
+
+    def report(self, **numbers: float | None) -> None:
+        """Reports metrics between two steps, such as an evaluation's. They are kept until they are reported again."""
+        self._add(numbers)
+        self._write()
+
+    def _add(self, numbers: Mapping[str, float | None]) -> None:
+        metrics = self._fields.setdefault("metrics", {})
+        for name, given in numbers.items():
+            field = SPELLINGS.get(name, name)
+            # A script may give an array's element or a tensor, which JSON can't represent.
+            number = given if given is None or isinstance(given, int) else float(given)
+            if field in FIELDS:
+                self._fields[field] = number
+            elif has_a_value(number) and METRIC.fullmatch(name) and (name in metrics or len(metrics) < MAXIMUM_METRICS):
+                metrics[name] = number
 
     def result(self, numbers: dict[str, float]) -> None:
         """Reports the run's result, at most 16 finite numbers by name."""
@@ -122,7 +149,7 @@ class Progress:
     def _write(self) -> None:
         if self.path is None:
             return
-        fields = {name: value for name, value in self._fields.items() if has_a_value(value)}
+        fields = {name: value for name, value in self._fields.items() if has_a_value(value) and value != {}}
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         with suppress(OSError):  # a full disk is no reason to stop training
             temporary.write_text(json.dumps(fields) + "\n")
@@ -138,12 +165,14 @@ def has_a_value(value: object) -> bool:
 def heartbeat(step: int, total: int | None = None, loss: float | None = None, **numbers: float | None) -> None:
     """Reports progress from a user's own script in every step; it is cheap and does nothing outside Trainmaster.
 
-    `numbers` are other fields of the protocol, by name: gradNorm, learningRate, computeSeconds.
+    `numbers` are any other metrics by name, such as `accuracy=0.91`. The dashboard and the history draw each of them.
+    Some names have a meaning of their own: grad_norm, learning_rate, samples_per_second, compute_seconds (FIELDS).
     """
     fresh = Progress.from_environment(int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     own = _heartbeats.setdefault(fresh.path, fresh)
     # This attempt began just before the first reported step.
-    own._fields = {"section": "train", "startStep": own._fields.get("startStep", max(step - 1, 0))}
+    kept = {"startStep": own._fields.get("startStep", max(step - 1, 0)), "metrics": own._fields.get("metrics", {})}
+    own._fields = {"section": "train", **kept}
     own._written = -math.inf
     own.step(step, totalSteps=total, loss=loss, **numbers)
 

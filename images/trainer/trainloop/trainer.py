@@ -269,6 +269,8 @@ class Trainer:
         self.state.results = results
         self._call(self.after_evaluation)
         self.log.write("evaluation", {"step": self.state.step, **results})
+        if self.log.main:
+            self.progress.report(**{f"eval_{name}": value for name, value in results.items()})
         shown = "  ".join(f"{name} {value:.4f}" for name, value in results.items())
         self.log.info(f"evaluation at step {self.state.step}  {shown}")
         if (best := self.config.checkpoint.best) and best not in results:
@@ -482,7 +484,9 @@ class Trainer:
         reported["samplesPerSecond"] = line["samplesPerSecond"] * window.share / self.world.tensor
         # With FSDP2, computing includes waits for other ranks, so the time isn't reported.
         reported["computeSeconds"] = None if self.replica.equal_passes else line["rankComputeSeconds"][self.world.rank]
-        self.progress.step(window.state.step, **reported)
+        # The main rank reports the line's other numbers as metrics.
+        others = {name: value for name, value in line.items() if isinstance(value, int | float) and name != "lr"}
+        self.progress.step(window.state.step, **({**others, **reported} if self.log.main else reported))
 
     def _due(self, every: int | None) -> bool:
         """Returns whether an action that runs every `every` steps is due now; the end of the run isn't included."""

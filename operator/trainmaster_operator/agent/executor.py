@@ -43,12 +43,14 @@ from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.joining import Assigned, Environment, Reported, Watched
 from trainmaster_operator.wire.log_rules import NONE
 from trainmaster_operator.wire.ranks import RankProgress
-from trainmaster_operator.wire.stream import OutputLine, Ping, ProgressLine, newest_lines, output_share
+from trainmaster_operator.wire.stream import OutputLine, Ping, ProgressLine, SystemLine, newest_lines, output_share
+from trainmaster_operator.wire.system import SystemSample
 from trainmaster_operator.wire.values import ProtocolError
 
 if TYPE_CHECKING:
     from trainmaster_operator.agent.hang.watch import RankWatch
     from trainmaster_operator.agent.process.code import CodeFolder
+    from trainmaster_operator.agent.process.system import SystemSampler
     from trainmaster_operator.agent.progress.trainer import TrainerServer
     from trainmaster_operator.agent.warm.learning import Learning
     from trainmaster_operator.agent.warm.warm_process import WarmProcess
@@ -94,6 +96,7 @@ class AgentExecutor:
         self._watch: RankWatch | None = None
         """The watch outlives its run, because the ranks' last progress is shown until the next run."""
         self._trainer: Optional[TrainerServer] = None
+        self._system: Optional[SystemSampler] = None
         self._planned_at = present()
         """The time of the last plan that was empty."""
         self._state = initial(settings, environ, state_folder.read_report(settings.state_dir), self._planned_at)
@@ -240,6 +243,16 @@ class AgentExecutor:
             send=lambda message: network.send_to_leader(message, present()),
             leave_leader=lambda: network.follower.abandon(time.monotonic()),
         )
+        if self._system is None:
+            from trainmaster_operator.agent.process.system import SystemSampler
+
+            workers = len(self._state.assignment.workers)
+            self._system = SystemSampler(self._loop, self._settings.cgroup_root, workers, self._publish_system)
+
+    def _publish_system(self, sample: SystemSample) -> None:
+        if self._state.run is not None:
+            line = SystemLine(self._state.started, self._settings.worker, sample, time.time())
+            self._network.send_to_leader(line, present())
 
     def _serve_trainer(self, token_file: str) -> int:
         """Listen for reports of Hugging Face's Trainer in an attempt; returns the port, or 0 on failure."""
@@ -380,7 +393,8 @@ class AgentExecutor:
         report, settings = self._state.report, self._settings
         warm_bytes = None if self._warm is None else self._warm.private_bytes()
         kept = state_bytes(os.environ.get("TRAINMASTER_MEMORY_DIR"))
-        page = render_metrics(settings.job, settings.worker, report, self._ranks(), warm_bytes, kept)
+        system = None if self._system is None else self._system.last
+        page = render_metrics(settings.job, settings.worker, report, self._ranks(), warm_bytes, kept, system)
         return response(200, page, METRICS_TYPE)
 
     def _answer_state(self, _body: bytes) -> bytes:

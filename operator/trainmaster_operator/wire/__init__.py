@@ -5,7 +5,7 @@ in this order:
 
 - `limits`, `names`: the constants. `log_rules`: patterns that find progress in ranks' output.
 - `values`: readers of untrusted JSON, and the one exception that they raise.
-- `assignment` (operator -> agents) and `signing`; `report` and `ranks` (agents -> operator).
+- `assignment` (operator -> agents) and `signing`; `report`, `ranks` and `system` (agents -> operator).
 - `stream` (leader -> operator) and `joining` (between a leader and its followers): the lines that contain these
   messages.
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Optional, Union
 
 from trainmaster_operator.wire import limits
 from trainmaster_operator.wire.report import Report
-from trainmaster_operator.wire.stream import EvidenceLine, OutputLine, Ping, ProgressLine, parse_ranks_line
+from trainmaster_operator.wire.stream import EvidenceLine, OutputLine, Ping, ProgressLine, SystemLine, parse_ranks_line
 from trainmaster_operator.wire.values import ProtocolError, fields_of, mapping_in, seconds_in, shown, text, whole_in
 
 
@@ -180,7 +180,7 @@ class Modules(NamedTuple):
 
 
 FollowerMessage = Union[
-    Joined, Reported, ProgressLine, EvidenceLine, OutputLine, Stalled, Seen, Environment, Modules, Ping
+    Joined, Reported, ProgressLine, EvidenceLine, SystemLine, OutputLine, Stalled, Seen, Environment, Modules, Ping
 ]
 LeaderMessage = Union[Assigned, Ack, Watched, Stop, Collect, Hung, Patience, Mismatch, Modules, OutputLine, Ping]
 
@@ -192,6 +192,8 @@ def parse_from_follower(data: Mapping[str, Any]) -> FollowerMessage:
         return parse_ranks_line({"worker": 0, **data})
     if kind == "output":
         return OutputLine.parse(data)
+    if kind == "system":
+        return SystemLine.parse(data)
     if kind == "report":
         return Reported(Report.parse(data.get("report")))
     if kind == "hello":

@@ -25,10 +25,14 @@ MAX_FINISHED_RANKS = 16
 MAX_ERROR_CHARACTERS = 2_000
 MAX_TERMINATION_BYTES = 4_000
 """The kubelet keeps 4,096 bytes of a termination message."""
-MAX_PROGRESS_FILE_BYTES = 4_096
+MAX_PROGRESS_FILE_BYTES = 8_192
 MAX_MESSAGE_CHARACTERS = 200
 MAX_RESULTS, MAX_RESULT_NAME = 16, 64
 """The most results that a script may report, and the most characters of a result's name."""
+MAX_METRICS, MAX_METRIC_NAME = 32, 64
+"""The most metrics that a rank may report besides the fields of its progress, and the most characters of a name."""
+MAX_GPUS = 64
+"""The most GPUs of a worker."""
 MAX_EVIDENCE_BYTES = 40_000
 """The limit of the texts in one worker's evidence. Even with every line break escaped, the line must stay below
 MAX_LINE_BYTES."""

@@ -6,6 +6,8 @@ import posixpath
 import re
 import socket
 
+from trainmaster_operator.wire.limits import MAX_METRIC_NAME
+
 JOB_NAME_LABEL = "trainmaster.dev/job-name"
 JOB_UID_LABEL = "trainmaster.dev/job-uid"
 GROUP_LABEL = "trainmaster.dev/worker-group"
@@ -34,11 +36,17 @@ name (`<sha256>.tar.gz`)."""
 
 TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
 _PYTHON = r"python(\d(\.\d+)?)?t?"
+_METRIC = re.compile(rf"[A-Za-z_][A-Za-z0-9_./-]{{0,{MAX_METRIC_NAME - 1}}}")
 
 
 def is_python(program: str) -> bool:
     """Returns whether a program, given by path or name, is a Python interpreter."""
     return re.fullmatch(_PYTHON, posixpath.basename(program)) is not None
+
+
+def is_metric_name(name: object) -> bool:
+    """Returns whether a rank may give a metric this name. Such a name needs no escapes in any format."""
+    return isinstance(name, str) and _METRIC.fullmatch(name) is not None
 
 
 def group_of(address: str) -> str:

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, Optional
 
 from trainmaster_operator.wire import limits, values
+from trainmaster_operator.wire.names import is_metric_name
+from trainmaster_operator.wire.system import SYSTEM_METRICS
 from trainmaster_operator.wire.values import ProtocolError
 
 SECTIONS = ("setup", "data", "train", "evaluate", "checkpoint", "finish")
@@ -50,6 +52,8 @@ class RankProgress(NamedTuple):
     """When this attempt's first step was finished."""
     message: str = ""
     result: tuple[tuple[str, float], ...] = ()
+    metrics: tuple[tuple[str, float], ...] = ()
+    """The last values of the rank's own metrics, such as an accuracy, by name."""
     continuing: Optional[str] = None
     """`able`: this rank is in a group and can continue in another attempt; `ready`: it waits to join."""
     group: Optional[int] = None
@@ -79,12 +83,15 @@ class RankProgress(NamedTuple):
 
     def to_wire(self) -> dict[str, Any]:
         wire = values.fields_of(self, *self._fields)
-        return {**wire, "result": dict(self.result)} if self.result else wire
+        wire.update((name, dict(wire[name])) for name in ("result", "metrics") if name in wire)
+        return wire
 
 
 _WHOLE = {name: values.camel(name) for name in ("step", "total_steps", "start_step", "group")}
-_TEXTS = ("section", "message", "result", "continuing", "cannot_continue")
+_TEXTS = ("section", "message", "result", "metrics", "continuing", "cannot_continue")
 _NUMBERS = {name: values.camel(name) for name in RankProgress._fields if name not in _WHOLE and name not in _TEXTS}
+BUILT_IN = frozenset((*_WHOLE.values(), *_NUMBERS.values(), *SYSTEM_METRICS, "slowestStepSeconds", "goodput"))
+"""The names of curves that every job can have. A rank's own metric can't have such a name."""
 
 
 def parse_rank_progress(value: object) -> dict[int, RankProgress]:
@@ -123,7 +130,20 @@ def _texts(data: Mapping[str, Any]) -> dict[str, Any]:
             for name, result in results
             if values.is_number(result)
         ),
+        "metrics": own_metrics(values.mapping(data.get("metrics"))),
     }
+
+
+def own_metrics(given: Mapping[Any, Any], most: int = limits.MAX_METRICS) -> tuple[tuple[str, float], ...]:
+    """Returns the first `most` well-formed metrics of ranks: finite numbers by name."""
+    found: list[tuple[str, float]] = []
+    for name, value in given.items():
+        number = values.number(value)
+        if number is not None and is_metric_name(name) and name not in BUILT_IN:
+            found.append((name, number))
+            if len(found) == most:
+                break
+    return tuple(found)
 
 
 class RankState(NamedTuple):

@@ -9,11 +9,14 @@ from typing import Any, NamedTuple, Optional, TypeVar, Union
 from trainmaster_operator.wire import limits, values
 from trainmaster_operator.wire.ranks import RankProgress, RankState, parse_rank_progress, parse_rank_states
 from trainmaster_operator.wire.report import Report
+from trainmaster_operator.wire.system import SystemSample
 from trainmaster_operator.wire.values import ProtocolError
 
 _HEAD_BYTES, _TIME_BYTES = 512, 14
 """The bytes reserved in an output line for the JSON around the lines, and for each line's time."""
 _LEAST_BYTES = 1_024
+_ROOM_FOR_RANKS = limits.MAX_LINE_BYTES - 1_024
+"""The bytes of a line about ranks, without its own fields."""
 
 
 class WorkerLine(NamedTuple):
@@ -137,6 +140,25 @@ class EvidenceLine(NamedTuple):
         return {"type": "evidence", **_ranks_to_wire(self), **request}
 
 
+class SystemLine(NamedTuple):
+    """SystemLine contains a sample of a worker's processor, memory, network and GPUs."""
+
+    attempt: int
+    worker: int
+    sample: SystemSample
+    at: float = 0.0
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Any]) -> SystemLine:
+        """Parse a line; `worker` may be missing. Raises ProtocolError."""
+        worker = values.whole_in({"worker": 0, **data}, "worker", limits.MAX_INDEX)
+        return cls(values.whole_in(data, "attempt"), worker, SystemSample.parse(data), values.time_in(data, "at"))
+
+    def to_wire(self) -> dict[str, Any]:
+        head = {"type": "system", "attempt": self.attempt, "worker": self.worker, "at": round(self.at, 3)}
+        return {**head, **self.sample.to_wire()}
+
+
 class OutputLine(NamedTuple):
     """OutputLine contains the last lines of a worker's container log, up to the end of attempt `attempt`."""
 
@@ -183,7 +205,7 @@ class Ping(NamedTuple):
         return {"type": "ping"}
 
 
-StreamLine = Union[Hello, WorkerLine, ReportLine, ProgressLine, EvidenceLine, OutputLine, Ping]
+StreamLine = Union[Hello, WorkerLine, ReportLine, ProgressLine, EvidenceLine, SystemLine, OutputLine, Ping]
 RanksLine = TypeVar("RanksLine", ProgressLine, EvidenceLine)
 
 
@@ -209,6 +231,8 @@ def parse_line(line: bytes, most_ranks: int = limits.MAX_PROCESSES) -> StreamLin
         return ReportLine(values.whole_in(data, "seq"), Report.parse(data.get("report")))
     if kind == "output":
         return OutputLine.parse(data)
+    if kind == "system":
+        return SystemLine.parse(data)
     if kind in ("progress", "evidence"):
         ranks = data.get("ranks")
         if isinstance(ranks, dict) and len(ranks) > most_ranks:
@@ -229,9 +253,19 @@ def parse_ranks_line(data: Mapping[str, Any]) -> ProgressLine | EvidenceLine:
 
 
 def split(line: RanksLine) -> list[RanksLine]:
-    """Splits a line into lines of at most MAX_RANKS_IN_LINE ranks, in order. Without ranks there is one line."""
-    ranks, most = sorted(line.ranks), limits.MAX_RANKS_IN_LINE
-    pieces = [ranks[at : at + most] for at in range(0, len(ranks), most)] or [[]]
+    """Splits a line into lines that a reader accepts, in order of the ranks. Without ranks there is one line."""
+    pieces: list[list[int]] = [[]]
+    room = _ROOM_FOR_RANKS
+    for rank, state in sorted(line.ranks.items()):
+        # A rank's other fields need at most this many bytes in a line with MAX_RANKS_IN_LINE ranks.
+        size = _ROOM_FOR_RANKS // limits.MAX_RANKS_IN_LINE
+        if isinstance(state, RankProgress) and (state.metrics or state.result):
+            size = max(size, len(json.dumps(state.to_wire())) + 16)
+        if pieces[-1] and (size > room or len(pieces[-1]) == limits.MAX_RANKS_IN_LINE):
+            pieces.append([])
+            room = _ROOM_FOR_RANKS
+        pieces[-1].append(rank)
+        room -= size
     last = len(pieces) - 1
     return [
         line._replace(ranks={rank: line.ranks[rank] for rank in piece}, more=place < last)

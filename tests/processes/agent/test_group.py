@@ -263,7 +263,8 @@ def test_a_planned_stop_gives_the_seconds_of_its_assignment(job: Job) -> None:
 
 def test_progress_and_the_workers_environment_reach_the_stream_and_the_metrics(job: Job) -> None:
     program = (
-        'echo "{\\"step\\": 5, \\"loss\\": 0.25, \\"gradNorm\\": 1.5, \\"mine\\": 1}" '
+        'echo "{\\"step\\": 5, \\"loss\\": 0.25, \\"gradNorm\\": 1.5, \\"mine\\": 1, '
+        '\\"metrics\\": {\\"accuracy\\": 0.75}}" '
         "> $TRAINMASTER_PROGRESS_FILE.new; "
         "mv $TRAINMASTER_PROGRESS_FILE.new $TRAINMASTER_PROGRESS_FILE; exec sleep 300"
     )
@@ -273,14 +274,23 @@ def test_progress_and_the_workers_environment_reach_the_stream_and_the_metrics(j
     while len(lines) < 2:
         line = stream.until(lambda line: line["type"] == "progress")
         lines[line["worker"]] = line["ranks"]
-    said = {"step": 5, "loss": 0.25, "gradNorm": 1.5}
+    said = {"step": 5, "loss": 0.25, "gradNorm": 1.5, "metrics": {"accuracy": 0.75}}
     assert lines == {0: {"0": said}, 1: {"1": said}}
     status, text = agents[1].request("GET", "/metrics", token=None)
     assert status == 200
     assert 'trainmaster_step{job_name="job",worker="1",rank="1"} 5\n' in text
     assert 'trainmaster_gradient_norm{job_name="job",worker="1",rank="1"} 1.5\n' in text
     assert 'trainmaster_worker_state{job_name="job",worker="1",state="Running"} 1\n' in text
+    assert 'trainmaster_metric{job_name="job",worker="1",name="accuracy",rank="1"} 0.75\n' in text
     assert "mine" not in text
+    systems: dict[int, Any] = {}
+    while len(systems) < 2:
+        line = stream.until(lambda line: line["type"] == "system")
+        systems[line["worker"]] = line
+    for line in systems.values():
+        assert line["attempt"] == 1 and line["cpuCores"] >= 0 and line["memoryLimitBytes"] > line["memoryBytes"] > 0
+    shown = 'trainmaster_cpu_cores{job_name="job",worker="1"} '
+    until(lambda: shown in agents[1].request("GET", "/metrics", token=None)[1], what="the page has the sample")
     stream.close()
 
 

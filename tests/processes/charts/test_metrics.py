@@ -8,6 +8,7 @@ from trainmaster_operator.api.v1alpha1 import JobStatus
 from trainmaster_operator.controller.observability.metrics import OperatorMetrics
 from trainmaster_operator.reconciling.observed.snapshot import Job
 from trainmaster_operator.wire.ranks import RankProgress
+from trainmaster_operator.wire.system import GpuSample, SystemSample
 
 STATUS = {
     "phase": "Running",
@@ -27,5 +28,6 @@ def test_the_operators_page_follows_the_conventions() -> None:
 
 def test_an_agents_page_follows_the_conventions() -> None:
     figures = dict.fromkeys(RankProgress._fields, 1)
-    progress = RankProgress(**{**figures, "message": "", "section": None, "result": ()})
-    promtool("check", "metrics", stdin=render_metrics("bert", 0, None, {0: progress}, 4096))
+    progress = RankProgress(**{**figures, "message": "", "section": None, "result": (), "metrics": (("f1", 0.5),)})
+    system = SystemSample(1.5, gpus={0: GpuSample(0.5, 1e9, 2e9)})
+    promtool("check", "metrics", stdin=render_metrics("bert", 0, None, {0: progress}, 4096, 0, system))

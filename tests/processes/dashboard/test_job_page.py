@@ -12,7 +12,7 @@ import pytest
 from tests.processes.dashboard.fake_api import EDIT, JOBS, VIEW, FakeApi, job, running_pod
 from tests.processes.dashboard.test_list import dashboard
 from trainmaster.client import JobNotFound, NoCluster
-from trainmaster.client.history.answers import Series
+from trainmaster.client.history.answers import MetricNames, Series
 from trainmaster.client.history.finding import NoHistory
 from trainmaster.client.server import Server
 from trainmaster.dashboard import job_page, logs, reading
@@ -67,6 +67,53 @@ async def test_a_job_is_followed_with_its_pods_ranks_and_attempts_until_it_is_de
         assert status == 200 and text.startswith("at,attempt,step,loss,")
         api.delete("bert")
         assert (await page.end())[-1] == ("gone", {})
+
+
+async def test_any_metric_and_the_workers_systems_are_curves_and_runs_are_compared() -> None:
+    api = training(alice=VIEW, carol=VIEW - {("get", "pods/proxy", "")})
+    api.metrics = METRICS + (
+        '\ntrainmaster_metric{job="bert",worker="0",name="eval_f1",rank="0"} 0.5'
+        '\ntrainmaster_cpu_cores{job="bert",worker="0"} 1.5\ntrainmaster_cpu_limit_cores{job="bert",worker="0"} 4'
+        '\ntrainmaster_gpu_utilization{job="bert",worker="0",gpu="1"} 0.25\n'
+    )
+    async with dashboard(api) as client, client.live("/api/jobs/team/bert", "alice") as page:
+        await page.next("ranks", why=None)
+        _, names = await client.get("/api/jobs/team/bert/metrics", "alice")
+        assert [(each["name"], each["kind"], each["unit"], each["limitedBy"]) for each in names["items"]] == [
+            ("loss", "training", "", None),
+            ("stepSeconds", "training", "s", None),
+            ("slowestStepSeconds", "training", "s", None),
+            ("eval_f1", "training", "", None),
+            ("cpuCores", "system", "cores", "cpuLimitCores"),
+            ("gpuUtilization", "system", "ratio", None),
+        ]
+        _, found = await client.get("/api/jobs/team/bert/curves?names=eval_f1,gpuUtilization,cpuCores,none", "alice")
+        shown = {
+            curve["name"]: [{**line, "values": line["values"][0]} for line in curve["lines"]]
+            for curve in found["curves"]
+        }
+        nothing = {"worker": None, "gpu": None, "of": None, "limit": None}
+        assert shown == {
+            "eval_f1": [{**nothing, "values": 0.5}],
+            "gpuUtilization": [{**nothing, "worker": 0, "gpu": 1, "values": 0.25}],
+            "cpuCores": [{**nothing, "worker": 0, "limit": 4.0, "values": 1.5}],
+        }
+        _, text = await client.get("/api/jobs/team/bert/export?format=csv", "alice")
+        assert text.splitlines()[0].endswith(",metrics.eval_f1")
+        jobs = "job=team/bert/uid-bert&job=team/gone&job=other/bert"
+        _, compared = await client.get(f"/api/compare?metric=eval_f1&x=seconds&{jobs}", "alice")
+        assert (compared["metric"], compared["x"]) == ("eval_f1", "seconds")
+        first, second, third = compared["runs"]
+        assert (first["uid"], first["x"][0], first["values"][0], first["problem"]) == ("uid-bert", 0.0, 0.5, None)
+        assert second["values"] == [] and second["problem"] == "There is no job gone in namespace team."
+        assert third["problem"] == "There is no job bert in namespace other.", "the viewer's own rights decide"
+        _, refused = await client.get("/api/compare?metric=loss&job=team/bert", "carol")
+        assert "may not get pods/proxy" in refused["runs"][0]["problem"]
+        for wrong in ("metric=loss", "metric=a%20b&job=team/bert", "job=team/bert", "metric=loss&job=bert", "x=y"):
+            assert (await client.get(f"/api/compare?{wrong}", "alice"))[0] == 400
+        assert (await client.get("/api/compare?metric=loss&" + "&".join(f"job=a/b{n}" for n in range(9)), "alice"))[
+            0
+        ] == 400
 
 
 async def test_who_may_not_ask_the_agents_is_told_so_and_sees_nothing_that_others_asked() -> None:
@@ -224,6 +271,10 @@ class History:
             raise JobNotFound("The history has no such job.")
         of_a_job = {"job": job("gone", phase="Failed"), "attempts": [ATTEMPT]}
         return {**of_a_job, "deletedAt": "2026-11-26T02:00:00Z"}
+
+    async def names(self, *_: object, **__: object) -> dict[str, Any]:
+        """Returns no names."""
+        return MetricNames().to_data()
 
     async def series(self, *_: object, **__: object) -> dict[str, Any]:
         return Series.of(at=[1.0], attempt=[1], loss=[0.5], timeSpent={"productive": [2.0]}).to_data()

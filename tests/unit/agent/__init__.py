@@ -36,7 +36,8 @@
 | `process/children` | `test_one_worker`, `test_faults`, `test_reaped_ranks` |
 | `process/code` | `process/test_code`, `planner/test_code`, `cluster/test_code` |
 | `process/preflight` | `process/test_preflight` |
-| `process/kernel` | `process/test_kernel`, `process/test_stacks` |
+| `process/gpus` | `process/test_system` |
+| `process/kernel` | `process/test_kernel`, `process/test_stacks`, `process/test_system` |
 | `process/launcher` | `process/test_launcher`, `process/test_torchrun`, `process/test_run_ids` |
 | `process/output` | `process/test_output`, `test_one_worker` |
 | `process/rank_processes` | `test_reaped_ranks`, `processes/agent/test_continuing`, `warm/test_same_rank` |
@@ -44,6 +45,7 @@
 | `process/setup_line` | `planner/test_attempts`, `test_one_worker` |
 | `process/stacks` | `process/test_stacks` |
 | `process/state_folder` | `process/test_state_folder`, `test_hostile_lines`, `processes/agent/test_continuing` |
+| `process/system` | `process/test_system`, `test_group` |
 | `progress/common_lines` | `progress/test_common_lines`, `test_printed_progress` |
 | `progress/log_rules` | `progress/test_log_rules`, `test_printed_progress` |
 | `progress/printed` | `progress/test_sources`, `test_printed_progress` |

@@ -20,6 +20,7 @@ from tests.prometheus import CHART, alerts, monitoring
 from trainmaster_operator.agent.network.metrics import render_metrics
 from trainmaster_operator.wire.names import AGENT_PORT, JOB_NAME_LABEL, JOB_UID_LABEL
 from trainmaster_operator.wire.ranks import RankProgress
+from trainmaster_operator.wire.system import WORKER_FIELDS, GpuSample, SystemSample
 
 ROOT = Path(__file__).resolve().parents[3]
 RUNBOOKS = ROOT / "docs" / "runbooks"
@@ -81,8 +82,9 @@ def test_all_metrics_of_agents_are_taken_and_no_others() -> None:
     keep = monitor("agents")["spec"]["podMetricsEndpoints"][0]["metricRelabelings"][0]
     assert keep["action"] == "keep"
     figures = dict.fromkeys(RankProgress._fields, 1)
-    progress = RankProgress(**{**figures, "message": "", "section": None, "result": ()})
-    page = render_metrics("bert", 0, None, {0: progress}, 1)
+    progress = RankProgress(**{**figures, "message": "", "section": None, "result": (), "metrics": (("f1", 0.5),)})
+    system = SystemSample(*[1.0] * len(WORKER_FIELDS), gpus={0: GpuSample(1.0, 1.0, 1.0)})  # type: ignore[misc]
+    page = render_metrics("bert", 0, None, {0: progress}, 1, 0, system)
     names = set(re.findall(r"^(\w+)\{", page, re.MULTILINE))
     assert names
     assert {name for name in names if not re.fullmatch(keep["regex"], name)} == set()

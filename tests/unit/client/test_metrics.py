@@ -6,11 +6,12 @@ import pytest
 
 from tests.unit.client.fakes import FakeTransport, job, pod
 from trainmaster.client import JobClient, JobNotFound, NoCluster, RankMetrics
-from trainmaster.client.metrics import WorkerState, parse_metrics, parse_worker_state
+from trainmaster.client.metrics import WorkerState, parse_metrics, parse_page, parse_worker_state
 from trainmaster_operator.agent.network.metrics import render_metrics
-from trainmaster_operator.wire.limits import MAX_PROCESSES
+from trainmaster_operator.wire.limits import MAX_GPUS, MAX_METRICS, MAX_PROCESSES
 from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.report import Report
+from trainmaster_operator.wire.system import GpuSample, SystemSample
 
 PODS = "/api/v1/namespaces/default/pods"
 JOBS = "/apis/trainmaster.dev/v1alpha1/namespaces/default/distributedtrainingjobs"
@@ -88,6 +89,35 @@ def test_a_worker_has_no_more_ranks_than_it_can_have_and_names_no_other_worker()
     found = parse_metrics(3, lines)
     assert len(found) == MAX_PROCESSES
     assert {each.worker for each in found} == {3}
+
+
+def test_any_metric_of_a_rank_and_the_workers_system_are_read() -> None:
+    ranks = {4: RankProgress(step=1, metrics=(("accuracy", 0.5), ("val/f1", 1e-9))), 5: RankProgress(loss=2.0)}
+    gpus = {0: GpuSample(0.97, 3e9, 8e9), 1: GpuSample(gpu_memory_bytes=1e9)}
+    system = SystemSample(cpu_cores=1.5, memory_bytes=2e9, network_receive_bytes_per_second=0.0, gpus=gpus)
+    found = parse_page(2, render_metrics("reviews", 2, None, ranks, None, 0, system))
+    assert [(each.rank, each.metrics) for each in found.ranks] == [(4, {"accuracy": 0.5, "val/f1": 1e-9}), (5, {})]
+    assert found.system == system
+    transport = FakeTransport(
+        {
+            f"GET {PODS}": {"items": [pod(0), pod(1)]},
+            f"GET {PODS}/reviews-0:8472/proxy/metrics": render_metrics("reviews", 0, None, {}, None).encode(),
+            f"GET {PODS}/reviews-1:8472/proxy/metrics": render_metrics("a", 1, None, {}, None, 0, system).encode(),
+        }
+    )
+    assert JobClient("default", transport=transport).metrics("reviews").systems == {1: system}
+
+
+def test_a_hostile_page_gives_no_more_metrics_and_gpus_than_a_worker_can_have() -> None:
+    lines = [f'trainmaster_metric{{worker="0",name="name_{n}",rank="0"}} {n}' for n in range(100_000)]
+    lines += [f'trainmaster_gpu_utilization{{worker="0",gpu="{n}"}} 5' for n in range(1_000)]
+    lines += [f'trainmaster_{name}{{worker="0"}} 1' for name in ("cpu_cores", "other")]
+    lines += ['trainmaster_metric{name="loss",rank="1"} 1', 'trainmaster_metric{name="a b",rank="2"} 1']
+    lines += ['trainmaster_metric{rank="3"} 1', 'trainmaster_memory_bytes{worker="0"} -1']
+    found = parse_page(0, "\n".join(lines))
+    assert [(each.rank, len(each.metrics)) for each in found.ranks] == [(0, MAX_METRICS)]
+    assert len(found.system.gpus) == MAX_GPUS and found.system.gpus[0] == GpuSample(gpu_utilization=1.0)
+    assert (found.system.cpu_cores, found.system.memory_bytes) == (1.0, None)
 
 
 def test_a_workers_state_is_that_of_the_agents_own_page() -> None:

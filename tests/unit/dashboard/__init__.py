@@ -4,6 +4,7 @@
 |---|---|
 | `app` | `test_guards`, `test_list`, `test_job_page`, `cluster/test_dashboard_server` |
 | `board` | `test_board` |
+| `comparing` | `test_comparing`, `test_job_page` |
 | `figures` | `test_seen`, `test_job_page` |
 | `guards` | `test_guards`, `test_sessions`, `test_job_page` |
 | `job_answers` | `test_job_page`, `cluster/test_dashboard_server` |

@@ -3,8 +3,9 @@
 | module | test files |
 |---|---|
 | `answers` | `test_answers`, `test_reading`, `processes/history/test_serving`, `processes/history/test_killed` |
-| `drawing` | `test_answers`, `test_aging` |
+| `drawing` | `test_answers`, `test_aging`, `test_metrics` |
 | `figures` | `test_figures`, `test_aging`, `test_answers` |
+| `names` | `test_metrics` |
 | `recorder` | `test_full_disk`, `processes/history/test_killed`, `processes/history/test_serving` |
 | `schema` | `test_schema`, `test_books` |
 | `server` | `processes/history/test_serving`, `processes/history/test_said`, `processes/history/test_killed` |

@@ -28,7 +28,7 @@ class Answers(answers.Answers):
 
     def __getattribute__(self, name: str) -> Any:
         found = super().__getattribute__(name)
-        if name not in ("jobs", "job", "series", "heat", "evidence", "logs"):
+        if name not in ("jobs", "job", "series", "names", "curves", "heat", "evidence", "logs"):
             return found
         return lambda *given, **named: json.loads(answers._encoded(found(*given, **named)))
 

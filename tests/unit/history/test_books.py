@@ -82,7 +82,7 @@ def test_nothing_is_left_in_the_books_of_what_is_gone(tmp_path: Path) -> None:
     for write in (_attempts, _texts, _figures, _spec):
         write(recorded, key(), chance)
     execute = recorded.store.connection.execute
-    for table in ("blocks", "evidence", "logs", "attempts", "objects"):
+    for table in ("blocks", "evidence", "logs", "attempts", "metrics", "objects"):
         execute(f"DELETE FROM {table}")
     summary, total = execute("SELECT summary, bytes FROM jobs").fetchone()
     assert total == 700 + len(summary) * 10 // 9

@@ -68,7 +68,9 @@ def test_a_file_of_another_release_is_left_alone(tmp_path: Path) -> None:
     connection.close()
     before = file.read_bytes()
     for use in (open_file, open_to_read):
-        with pytest.raises(UnusableHistory, match=r"was written by another release \(tables of version 2, this one"):
+        with pytest.raises(
+            UnusableHistory, match=rf"was written by another release \(tables of version {VERSION + 1}, "
+        ):
             use(file)
     assert file.read_bytes() == before
 

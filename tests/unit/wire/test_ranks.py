@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.hostile_json import PLAIN
+from trainmaster_operator.wire.limits import MAX_METRICS
 from trainmaster_operator.wire.ranks import RankProgress
 
 
@@ -30,7 +31,17 @@ def test_a_rank_says_whether_it_can_continue_in_which_group_and_why_not() -> Non
     assert RankProgress.salvage({"continuing": "soon", "group": -1, "cannotContinue": 3}) == RankProgress()
 
 
-@given(PLAIN | st.dictionaries(st.sampled_from(["step", "loss", "section", "result", "message"]), PLAIN))
+def test_a_rank_may_report_any_metric_with_a_plain_name() -> None:
+    names = ["accuracy", "val/f1.micro", "_a-b", "x" * 64, *("1st", "a b", 'a"b', "x" * 65, "é", "")]
+    names += ["loss", "stepSeconds", "goodput", "gpuUtilization"]
+    found = RankProgress.salvage({"metrics": {**dict.fromkeys(names, 1), "nan": float("nan"), "text": "1"}})
+    assert found is not None and dict(found.metrics) == dict.fromkeys(names[:4], 1.0)
+    assert RankProgress.parse(found.to_wire()) == found
+    many = RankProgress.parse({"metrics": {f"m{number}": number for number in range(1_000)}})
+    assert len(many.metrics) == MAX_METRICS
+
+
+@given(PLAIN | st.dictionaries(st.sampled_from(["step", "loss", "section", "result", "message", "metrics"]), PLAIN))
 def test_any_progress_is_bounded_and_finite(value: Any) -> None:
     found = RankProgress.salvage(value)
     if found is not None:

@@ -36,8 +36,10 @@ from trainmaster_operator.wire.joining import (
 )
 from trainmaster_operator.wire.limits import (
     MAX_EVIDENCE_BYTES,
+    MAX_GPUS,
     MAX_KEPT_OUTPUT_BYTES,
     MAX_LINE_BYTES,
+    MAX_METRICS,
     MAX_OUTPUT_BYTES,
     MAX_PROCESSES,
     MAX_RANKS_IN_LINE,
@@ -53,12 +55,14 @@ from trainmaster_operator.wire.stream import (
     Recovery,
     ReportLine,
     StreamLine,
+    SystemLine,
     WorkerLine,
     newest_lines,
     output_share,
     parse_line,
     split,
 )
+from trainmaster_operator.wire.system import GpuSample, SystemSample
 from trainmaster_operator.wire.values import ProtocolError
 
 REPORT = Report(3, 1, "u", "Failed", "gpu-7", 5, 1, None, "Error", "words", 1763700000.123, culprit=False)
@@ -233,3 +237,28 @@ def test_the_agent_holds_the_end_of_what_it_printed_only() -> None:
     assert times == sorted(times)
     end.add(b"y" * 1_000_000 + b"\n")
     assert sum(len(line) for _, line in end.lines()) <= MAX_OUTPUT_BYTES
+
+
+def test_lines_of_ranks_with_many_metrics_are_short_enough_for_their_reader() -> None:
+    metrics = tuple((f"metric_{'x' * 55}{number:02}", 1.2345678901234567e-100) for number in range(MAX_METRICS))
+    result = tuple(("\u20ac" * 60 + str(number), 0.5) for number in range(16))
+    ranks = {rank: RankProgress(step=rank, metrics=metrics, result=result, message="é" * 200) for rank in range(300)}
+    ranks |= {rank: RankProgress(step=rank) for rank in range(300, 600)}
+    pieces = split(ProgressLine(3, 1, ranks, 5.0))
+    assert [rank for piece in pieces for rank in piece.ranks] == list(range(600))
+    assert all(piece.more for piece in pieces[:-1]) and not pieces[-1].more
+    for piece in pieces:
+        data = json.dumps(piece.to_wire()).encode()
+        assert len(data) <= MAX_LINE_BYTES and parse_line(data) == piece
+
+
+def test_a_workers_system_is_read_as_it_was_written() -> None:
+    gpus = {0: GpuSample(0.5, 1e9, 2e9), 7: GpuSample()}
+    line = SystemLine(3, 1, SystemSample(cpu_cores=1.5, memory_bytes=5.0, gpus=gpus), 7.25)
+    assert parse_line(json.dumps(line.to_wire()).encode()) == line
+    assert parse_from_follower({**line.to_wire(), "worker": None} | {"worker": 1}) == line
+    hostile = {"cpuCores": -1, "memoryBytes": "5", "gpus": {str(n): {"gpuUtilization": 50} for n in range(1_000)}}
+    found = parse_line(json.dumps({"type": "system", "attempt": 3, "worker": 1, **hostile}).encode())
+    assert isinstance(found, SystemLine) and (found.sample.cpu_cores, found.sample.memory_bytes) == (None, None)
+    assert len(found.sample.gpus) == MAX_GPUS and found.sample.gpus[5].gpu_utilization == 1.0
+    assert parse_line(b'{"type":"system","attempt":3,"worker":1,"gpus":[1]}') == SystemLine(3, 1, SystemSample())

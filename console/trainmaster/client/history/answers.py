@@ -23,6 +23,8 @@ from trainmaster_operator.wire.values import MAX_TIME, MAX_WHOLE, shown
 # Maximum counts in an answer: jobs in a list, points of curves, columns and ranks of a heat map, other items.
 MOST_JOBS, MOST_POINTS, MOST_COLUMNS, MOST_RANKS, MOST_ITEMS = 500, 10_000, 240, 1_024, 20_000
 MOST_LINES = 1_000_000
+# Maximum counts of metrics in a series, of curves in an answer, and of a curve's lines.
+MOST_METRICS, MOST_CURVES, MOST_CURVE_LINES = 64, 32, 32
 Item = TypeVar("Item")
 
 Whole = Annotated[int, Field(ge=0, lt=MAX_WHOLE)]
@@ -172,6 +174,8 @@ class Series(_Timed):
     goodput: Column[float] | None = None
     redone: Column[bool] | None = None
     time_spent: Annotated[dict[str, Column[float] | None], Field(max_length=100)] = {}
+    # The ranks' own metrics that the request names.
+    metrics: Annotated[dict[str, Column[float] | None], Field(max_length=MOST_METRICS)] = {}
 
     columns: ClassVar = (
         *("attempt", "step", "loss", "learning_rate", "grad_norm", "samples_per_second", "step_seconds"),
@@ -180,9 +184,67 @@ class Series(_Timed):
 
     @model_validator(mode="after")
     def _check_spent(self) -> Self:
-        for name, values in self.time_spent.items():
-            self.time_spent[name] = _filled(values, f"timeSpent.{name}", len(self.at))
+        for field, place in ((self.time_spent, "timeSpent"), (self.metrics, "metrics")):
+            for name, values in field.items():
+                field[name] = _filled(values, f"{place}.{name}", len(self.at))
         return self
+
+
+class MetricName(_Part):
+    """MetricName is a curve that a job has. `limited_by` names the curve that is its upper limit."""
+
+    name: str
+    kind: Literal["training", "system"] = "training"
+    unit: str = ""
+    limited_by: str | None = None
+
+
+class MetricNames(HistoryAnswer):
+    """MetricNames lists a job's curves. `note` is a sentence about metrics that were left out."""
+
+    kind: Literal["MetricNames"] = "MetricNames"
+    items: Items[MetricName] = []
+    note: str | None = None
+
+
+class CurveLine(_Part):
+    """CurveLine is a line of a curve: of the job, a worker or a GPU, or else `of` all of them (its statistic)."""
+
+    worker: Index | None = None
+    gpu: Index | None = None
+    of: Literal["minimum", "mean", "maximum"] | None = None
+    # The newest value of the upper limit.
+    limit: float | None = None
+    values: Column[float] | None = None
+
+
+class MetricCurve(_Part):
+    """MetricCurve is one figure over time. All its lines have the same points."""
+
+    name: str
+    kind: Literal["training", "system"] = "training"
+    unit: str = ""
+    resolution_seconds: Time = 0.0
+    at: Annotated[Listed[Time], Field(max_length=MOST_POINTS)] = []
+    attempt: Column[Whole] | None = None
+    step: Column[Whole] | None = None
+    redone: Column[bool] | None = None
+    lines: Annotated[Listed[CurveLine], Field(max_length=MOST_CURVE_LINES)] = []
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for name in ("attempt", "step", "redone"):
+            setattr(self, name, _filled(getattr(self, name), name, len(self.at)))
+        for number, line in enumerate(self.lines):
+            line.values = _filled(line.values, f"lines[{number}].values", len(self.at))
+        return self
+
+
+class MetricCurves(HistoryAnswer):
+    """MetricCurves contains the requested curves that the job has."""
+
+    kind: Literal["MetricCurves"] = "MetricCurves"
+    curves: Annotated[Listed[MetricCurve], Field(max_length=MOST_CURVES)] = []
 
 
 class RankHeat(_Timed):
@@ -245,10 +307,11 @@ class LogList(HistoryAnswer):
 
 
 def columns_of(series: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Returns a validated Series as columns: `at`, each list, and `timeSpent.CATEGORY` for each category."""
+    """Returns a validated Series as columns: `at`, each list, `timeSpent.CATEGORY` and `metrics.NAME`."""
     spent, unknown = series["timeSpent"], [None] * len(series["at"])
     named = {name: series[name] for name in ("at", *map(to_camel, Series.columns))}
-    return {**named, **{f"timeSpent.{name}": spent.get(name, unknown) for name in TIME_CATEGORIES}}
+    named |= {f"timeSpent.{name}": spent.get(name, unknown) for name in TIME_CATEGORIES}
+    return named | {f"metrics.{name}": values for name, values in series["metrics"].items()}
 
 
 def _filled(values: list[Any] | None, place: str, length: int) -> list[Any]:

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
+
+from pydantic.alias_generators import to_camel
 
 from trainmaster.client.blocking import Blocking
 from trainmaster.client.errors import InvalidRequest
@@ -73,10 +75,33 @@ class HistoryReader:
         since: float | None = None,
         until: float | None = None,
         points: int = POINTS,
+        metrics: Sequence[str] = (),
     ) -> Mapping[str, Any]:
-        """Returns a job's curves from `since` to `until`, with at most `points` points."""
-        query = {"uid": uid, "from": since, "to": until, "points": points}
+        """Returns a job's curves from `since` to `until`, with at most `points` points.
+
+        `metrics` names metrics of the ranks' own that are included.
+        """
+        query = {"uid": uid, "from": since, "to": until, "points": points, "metrics": ",".join(metrics) or None}
         return await self._of_job(answers.Series, namespace, name, "/series", query)
+
+    async def names(self, namespace: str, name: str, *, uid: str | None = None) -> Mapping[str, Any]:
+        """Returns the names of a job's curves (MetricNames)."""
+        return await self._of_job(answers.MetricNames, namespace, name, "/metrics", {"uid": uid})
+
+    async def curves(
+        self,
+        namespace: str,
+        name: str,
+        names: Sequence[str],
+        *,
+        uid: str | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        points: int = POINTS,
+    ) -> Mapping[str, Any]:
+        """Returns the curves of these names, each of at most `points` points (MetricCurves)."""
+        query = {"uid": uid, "from": since, "to": until, "points": points, "names": ",".join(names)}
+        return await self._of_job(answers.MetricCurves, namespace, name, "/curves", query)
 
     async def heat(
         self,
@@ -147,14 +172,25 @@ async def history_beside(
 
 
 async def curves(reader: HistoryReader, namespace: str, name: str, *, uid: str | None = None) -> Columns:
-    """Returns a job's curves, sorted by time, as columns for `pandas.DataFrame`. Raises JobNotFound."""
-    overview = await reader.series(namespace, name, uid=uid)
+    """Returns a job's curves, sorted by time, as columns for `pandas.DataFrame`. Raises JobNotFound.
+
+    The ranks' own metrics have the names `metrics.NAME`.
+    """
+    listed = (await reader.names(namespace, name, uid=uid))["items"]
+    built_in = {*map(to_camel, answers.Series.columns)}
+    own = [each["name"] for each in listed if each["kind"] == "training" and each["name"] not in built_in]
+    own = own[: answers.MOST_METRICS]
+    overview = await reader.series(namespace, name, uid=uid, metrics=own)
 
     async def ask(since: float, until: float) -> Mapping[str, Any]:
-        return await reader.series(namespace, name, uid=uid, since=since, until=until, points=PIECE_POINTS)
+        return await reader.series(namespace, name, uid=uid, since=since, until=until, points=PIECE_POINTS, metrics=own)
 
-    pieces = [answers.columns_of(piece) async for piece in _pieces(ask, overview, PIECE_POINTS)]
-    found: Columns = {column: [] for column in answers.columns_of(overview)}
+    columns = [f"metrics.{each}" for each in own]
+    pieces = [
+        dict.fromkeys(columns, [None] * len(piece["at"])) | answers.columns_of(piece)
+        async for piece in _pieces(ask, overview, PIECE_POINTS)
+    ]
+    found: Columns = {column: [] for column in (*answers.columns_of({**overview, "metrics": {}}), *columns)}
     newest = -1.0
     for piece in reversed(pieces):
         # A piece may repeat the last point of the previous one.

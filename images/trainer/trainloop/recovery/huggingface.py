@@ -135,16 +135,18 @@ class RecoveryCallback(TrainerCallback):
         self._commit(state)
         if self._keeper is not None:
             self._keeper.finished(state.global_step)
-        log = state.log_history[-1] if state.log_history else {}
-        named = {"loss": "loss", "gradNorm": "grad_norm", "learningRate": "learning_rate"}
-        figures = {name: log.get(theirs) for name, theirs in named.items()}
-        self._progress.step(state.global_step, totalSteps=state.max_steps, **figures)
+        self._progress.step(state.global_step, totalSteps=state.max_steps)
         self._stopped = self._group.begin_to_ask(int(self._stop_requested))() == [1]
         if self._stopped:
             control.should_save = control.should_training_stop = True
 
     def on_log(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self._commit(state)
+        log = state.log_history[-1] if state.log_history else {}
+        # These are a step's loss and norm, or an evaluation's results such as eval_loss.
+        self._progress.report(
+            **{name: each for name, each in log.items() if isinstance(each, float) and name != "step"}
+        )
         if self._keeper is not None:
             self._keeper.made(state.global_step)  # keeps the step's log too
 

@@ -228,7 +228,7 @@ class Recovery:
             self._keeper.made(self.step + 1)
 
     def report(self, **numbers: float) -> None:
-        """Report numbers of this step, such as `loss`, with the next progress report; docs/protocol.md names them."""
+        """Report numbers of this step, such as `loss` or any other metric, with the next progress report."""
         self._reported = numbers
 
     def save(self) -> None:

@@ -228,6 +228,8 @@ class Leader:
         elif isinstance(message, stream.ProgressLine):
             row.add_steps(message)
             self._publish_data(self._progress.keep(message._replace(worker=row.worker)))
+        elif isinstance(message, stream.SystemLine):
+            self._publish(message._replace(worker=row.worker))
         elif isinstance(message, joining.Stalled):
             # A rank is over its limit: ask all workers for evidence.
             begins = message.attempt == self._assignment.attempt

@@ -12,9 +12,21 @@ from typing import Optional
 
 from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.report import STATES, Report
+from trainmaster_operator.wire.system import WORKER_FIELDS, SystemSample
 
 # The most files of the ranks' state that are counted.
 _MOST_FILES = 1000
+_METRICS_OF_SYSTEM = {
+    "cpu_cores": "Cores that the worker's container keeps busy.",
+    "cpu_limit_cores": "Its limit, or else the machine's cores.",
+    "memory_bytes": "Memory that the container uses, without files that the kernel can drop.",
+    "memory_limit_bytes": "Its limit, or else the machine's memory.",
+    "network_receive_bytes_per_second": "Bytes that the pod receives, without the loopback interface.",
+    "network_transmit_bytes_per_second": "Bytes that the pod sends, without the loopback interface.",
+    "gpu_utilization": "The share of time in which the GPU ran a kernel, from 0 to 1.",
+    "gpu_memory_bytes": "Memory of the GPU that is in use.",
+    "gpu_memory_limit_bytes": "Memory of the GPU.",
+}
 _METRICS_OF_RANKS = (
     ("step", "trainmaster_step", "Steps done by a rank."),
     ("total_steps", "trainmaster_total_steps", "Steps that a rank is going to do."),
@@ -46,6 +58,7 @@ def render_metrics(
     ranks: Mapping[int, RankProgress],
     warm_bytes: Optional[int],
     state_bytes: int = 0,
+    system: Optional[SystemSample] = None,
 ) -> str:
     """Returns the page. `warm_bytes`: the warm process's own memory; None if there is no warm process."""
     # The label isn't `job`, because Prometheus itself sets `job` for its targets.
@@ -54,9 +67,16 @@ def render_metrics(
     lines = _gauge("trainmaster_attempt", "The newest attempt that this worker took part in.", {labels: attempt})
     states = {f'{labels},state="{name}"': int(name == state) for name in STATES}
     lines += _gauge("trainmaster_worker_state", "1 for the state that the worker is in.", states)
+    lines += _system_lines(labels, system or SystemSample())
     for field, metric, help_text in _METRICS_OF_RANKS:
         values = {f'{labels},rank="{rank}"': getattr(progress, field) for rank, progress in ranks.items()}
         lines += _gauge(metric, help_text, {rank: value for rank, value in values.items() if value is not None})
+    own = {
+        f'{labels},name="{name}",rank="{rank}"': value
+        for rank, progress in ranks.items()
+        for name, value in progress.metrics
+    }
+    lines += _gauge("trainmaster_metric", "A metric that a rank reports under this name.", own)
     help_text = "Whether there is a process from which ranks can be forked."
     lines += _gauge("trainmaster_warm_process", help_text, {labels: int(warm_bytes is not None)})
     if warm_bytes is not None:
@@ -65,6 +85,18 @@ def render_metrics(
     help_text = "The pod's memory that the ranks' state takes."
     lines += _gauge("trainmaster_state_memory_bytes", help_text, {labels: state_bytes})
     return "\n".join(lines) + "\n"
+
+
+def _system_lines(labels: str, system: SystemSample) -> list[str]:
+    lines: list[str] = []
+    for field, help_text in _METRICS_OF_SYSTEM.items():
+        if field in WORKER_FIELDS:
+            values = {labels: getattr(system, field)}
+        else:
+            values = {f'{labels},gpu="{index}"': getattr(gpu, field) for index, gpu in system.gpus.items()}
+        known = {key: value for key, value in values.items() if value is not None}
+        lines += _gauge(f"trainmaster_{field}", help_text, known)
+    return lines
 
 
 def _gauge(metric: str, help_text: str, values: Mapping[str, float]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Optional
 
 from trainmaster_operator.agent.connection import json_line
 from trainmaster_operator.wire.assignment import Assignment
-from trainmaster_operator.wire.limits import MAX_PROCESSES, MAX_RANKS_IN_LINE
+from trainmaster_operator.wire.limits import MAX_PROCESSES
 from trainmaster_operator.wire.report import Report
 from trainmaster_operator.wire.stream import EvidenceLine, ProgressLine, ReportLine, WorkerLine
 
@@ -200,8 +200,8 @@ class KeptReports:
         return some and all(report.able or report.state in passed_over for report in reports)
 
 
-MAX_PARTS = MAX_PROCESSES // MAX_RANKS_IN_LINE
-"""The most lines that one worker's ranks can need."""
+MAX_PARTS = MAX_PROCESSES // 16
+"""The most kept lines of one worker. A line has room for 16 ranks even if each reports all the metrics that it may."""
 
 
 class KeptLines:

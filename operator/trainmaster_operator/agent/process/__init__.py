@@ -7,6 +7,7 @@
 - `output` prints and keeps the processes' output; `stacks` finds stacks in it.
 - `state_folder` reads and writes the files that an agent leaves for the next agent, and those shared with ranks.
 - `children` starts and reaps processes; `kernel` reads the kernel's data about processes and about memory.
+- `system` samples the worker's processor, memory and network; `gpus` samples its GPUs.
 - `preflight` describes the ranks' environment, for comparison across workers.
 - `code` unpacks the user's code into the common working directory, if the code isn't part of the image.
 """

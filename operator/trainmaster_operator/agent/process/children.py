@@ -257,6 +257,12 @@ def reaped_ending(pidfd: int) -> Ending | None:
     return Ending.of(os.waitstatus_to_exitcode(int.from_bytes(info[60:64], sys.byteorder)))
 
 
+def times_of(pid: int) -> int:
+    """Returns the processor time of a process in clock ticks; 0 if it is gone."""
+    _, fields = _stat_of(pid)
+    return int(fields[11]) + int(fields[12]) if len(fields) > 12 else 0
+
+
 def leftovers(state_dir: str) -> list[int]:
     """Returns the processes of an earlier agent's attempts, whose environment names the state folder and an attempt.
 

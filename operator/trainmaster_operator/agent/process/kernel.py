@@ -25,21 +25,51 @@ def oom_kill_count(cgroup_root: str) -> int:
 
 def free_memory(cgroup_root: str) -> Optional[int]:
     """Returns how many bytes this container may still use, counting reclaimable page cache as free; None: no limit."""
+    used, most = used_memory(cgroup_root)
+    return None if used is None or most is None else max(0, most - used)
+
+
+def used_memory(cgroup_root: str) -> tuple[Optional[int], Optional[int]]:
+    """Returns the bytes that this container uses, without reclaimable page cache, and its limit; None if unknown."""
+    found: tuple[Optional[int], Optional[int]] = None, None
     for folder, first_version in _folders(cgroup_root):
         files = ("limit_in_bytes", "usage_in_bytes") if first_version else ("max", "current")
         most, now = (children.read_text(os.path.join(folder, f"memory.{name}")).strip() for name in files)
-        if most.isdigit() and now.isdigit() and int(most) < _V1_NO_LIMIT:
+        if now.isdigit():
             cache = _numbers(os.path.join(folder, "memory.stat"))
-            droppable = cache.get("total_inactive_file" if first_version else "inactive_file", 0)
-            return max(0, int(most) - int(now) + droppable)
+            used = max(0, int(now) - cache.get("total_inactive_file" if first_version else "inactive_file", 0))
+            if most.isdigit() and int(most) < _V1_NO_LIMIT:
+                return used, int(most)
+            found = (used, None) if found[0] is None else found
+    return found
+
+
+def used_cpu(cgroup_root: str) -> tuple[Optional[float], Optional[float]]:
+    """Returns the processor time that this container has used (seconds) and its limit (cores); None if unknown."""
+    for folder, first_version in _folders(cgroup_root, "cpuacct"):
+        if first_version:
+            used, scale = children.read_text(os.path.join(folder, "cpuacct.usage")).strip(), 1e9
+        else:
+            used, scale = str(_numbers(os.path.join(folder, "cpu.stat")).get("usage_usec", "")), 1e6
+        if used.isdigit():
+            return int(used) / scale, _cpu_limit(cgroup_root)
+    return None, None
+
+
+def _cpu_limit(cgroup_root: str) -> Optional[float]:
+    for folder, first_version in _folders(cgroup_root, "cpu"):
+        files = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if first_version else ("cpu.max",)
+        parts = " ".join(children.read_text(os.path.join(folder, name)) for name in files).split()
+        if len(parts) == 2 and all(map(str.isdigit, parts)) and int(parts[1]):
+            return int(parts[0]) / int(parts[1])
     return None
 
 
-def _folders(cgroup_root: str) -> Iterator[tuple[str, bool]]:
+def _folders(cgroup_root: str, controller_of_v1: str = "memory") -> Iterator[tuple[str, bool]]:
     """Yields the folders of this process's cgroup and of the root cgroup, and whether each is v1 (cgroups(7))."""
     lines = (line.split(":", 2) for line in children.read_text("/proc/self/cgroup").splitlines())
     own = {controller: parts[2] for parts in lines if len(parts) == 3 for controller in parts[1].split(",")}
-    for controller, root in (("", cgroup_root), ("memory", os.path.join(cgroup_root, "memory"))):
+    for controller, root in (("", cgroup_root), (controller_of_v1, os.path.join(cgroup_root, controller_of_v1))):
         yield os.path.join(root, own.get(controller, "").lstrip("/")), bool(controller)
         yield root, bool(controller)
 

@@ -158,9 +158,11 @@ class TrainerReports:
         if not isinstance(status, Mapping):
             return False
         before, percent = self.progress, number(status.get("progressPercentage"))
-        found = _metrics(status)
+        found, own = _metrics(status)
         begins = percent == 0 and "step" not in found
         fields = {**({} if before is None or begins else before.to_wire()), **found}
+        # A report contains only the newest log's metrics: an evaluation's, or a step's.
+        fields["metrics"] = {**mapping(fields.get("metrics")), **own}
         self.is_over = percent is not None and percent >= 100
         fields["section"] = "finish" if self.is_over else "train"
         remaining = status.get("estimatedRemainingSeconds")
@@ -173,8 +175,10 @@ class TrainerReports:
         return advanced
 
 
-def _metrics(status: Mapping[str, object]) -> dict[str, object]:
+def _metrics(status: Mapping[str, object]) -> tuple[dict[str, object], dict[str, float]]:
+    """Returns the metrics that are fields of the progress, by field, and the Trainer's other metrics."""
     found: dict[str, object] = {}
+    own: dict[str, float] = {}
     for metric in mappings(status.get("metrics"))[:MAX_METRICS]:
         name, value = metric.get("name"), _value(metric.get("value"))
         if not isinstance(name, str) or value is None:
@@ -183,7 +187,9 @@ def _metrics(status: Mapping[str, object]) -> dict[str, object]:
             found[_WHOLE[name]] = int(value)
         elif name in _NUMBERS:
             found[_NUMBERS[name]] = value
-    return found
+        elif name not in _WHOLE:
+            own[name] = value
+    return found, own
 
 
 def _value(text: object) -> Optional[float]:

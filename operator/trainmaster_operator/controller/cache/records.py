@@ -30,6 +30,7 @@ from trainmaster_operator.wire.limits import MAX_INDEX
 from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.report import Report, merge
 from trainmaster_operator.wire.stream import Recovery
+from trainmaster_operator.wire.system import SystemSample
 from trainmaster_operator.wire.values import mapping, text, whole
 
 # Number of deleted StatefulSets to remember for each job; only one or two are being deleted at a time.
@@ -126,6 +127,14 @@ class ProgressView(NamedTuple):
         return sum(map(len, self.workers.values()))
 
 
+class SystemView(NamedTuple):
+    """Holds the last sample of each worker's system in an attempt, and the newest one's arrival time."""
+
+    attempt: int
+    at: float
+    workers: dict[int, SystemSample]
+
+
 @dataclass
 class Record:
     """Holds the knowledge of one job."""
@@ -149,6 +158,7 @@ class Record:
     recoveries: dict[int, Recovery] = field(default_factory=dict)
     progress_attempt: int = 0
     progress_at: float | None = None
+    system: SystemView | None = None
     stream: StreamView = field(default_factory=StreamView)
     refusals: dict[str, RefusedWrite] = field(default_factory=dict)
     lookups: LookupResults = field(default_factory=LookupResults)

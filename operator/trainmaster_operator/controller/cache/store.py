@@ -31,6 +31,7 @@ from trainmaster_operator.controller.cache.records import (
     Record,
     Snapshot,
     SpecVersion,
+    SystemView,
     Versioned,
     is_newer,
 )
@@ -38,7 +39,7 @@ from trainmaster_operator.controller.cache.views import child_view, controller_o
 from trainmaster_operator.reconciling.observed.snapshot import ChildView, Job, PodView, RefusedWrite, StreamView
 from trainmaster_operator.wire.names import JOB_NAME_LABEL
 from trainmaster_operator.wire.report import Report
-from trainmaster_operator.wire.stream import ProgressLine
+from trainmaster_operator.wire.stream import ProgressLine, SystemLine
 from trainmaster_operator.wire.values import mapping, text
 
 logger = logging.getLogger(__name__)
@@ -215,6 +216,16 @@ class Store:
                 self._changed(key)
         return first
 
+    def record_system(self, key: JobKey, line: SystemLine, now: float) -> None:
+        """Record a sample of a worker's system. Samples of earlier attempts are dropped."""
+        record = self._records.get(key)
+        if record is None or (record.system is not None and line.attempt < record.system.attempt):
+            return
+        is_same = record.system is not None and record.system.attempt == line.attempt
+        workers = record.system.workers if record.system is not None and is_same else {}
+        workers[line.worker] = line.sample
+        record.system = SystemView(line.attempt, now, workers)
+
     def record_stream(self, key: JobKey, stream: StreamView) -> bool:
         """Record the state of the leader's stream and its workers; returns whether that state is new."""
         record = self._records.get(key)
@@ -303,6 +314,10 @@ class Store:
         if record.progress_at is None:
             return None
         return ProgressView(record.progress_attempt, record.progress_at, record.progress)
+
+    def system(self, key: JobKey) -> SystemView | None:
+        """Returns the last samples of the job's workers; None if there are none."""
+        return self._known(key).system
 
     def _known(self, key: JobKey) -> Record:
         """Returns a job's record for reading, or an empty record if the job isn't known."""

@@ -48,6 +48,7 @@ from trainmaster_operator.wire.stream import (
     ProgressLine,
     ReportLine,
     StreamLine,
+    SystemLine,
     WorkerLine,
     parse_line,
 )
@@ -408,7 +409,7 @@ class LeaderStream:
                 return self.store.record_report(key, report)
             case ReportLine():
                 self._passed_over = True
-            case ProgressLine() | EvidenceLine() | OutputLine() if (
+            case ProgressLine() | EvidenceLine() | SystemLine() | OutputLine() if (
                 line.worker not in target.workers or line.attempt > target.attempt
             ):
                 return False
@@ -417,6 +418,8 @@ class LeaderStream:
                 first = self.store.record_progress(key, line, self.now(), most_ranks)
                 if first is not None:
                     self.events.progressed(key, first)
+            case SystemLine():
+                self.store.record_system(key, line, self.now())
             case OutputLine():
                 self.events.printed(key, target.uid, line)
             case EvidenceLine() if target.has_ranks(line.attempt, line.worker, line.ranks):

@@ -16,7 +16,15 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from trainmaster_operator.api.json_codec import is_larger
-from trainmaster_operator.api.records import FIGURES, JobRecord, PodPlace, Record, SampleRecord, to_wire
+from trainmaster_operator.api.records import (
+    FIGURES,
+    MAX_JOB_METRICS,
+    JobRecord,
+    PodPlace,
+    Record,
+    SampleRecord,
+    to_wire,
+)
 from trainmaster_operator.api.trimming import LEFT_OUT
 from trainmaster_operator.api.v1alpha1 import JobIdentity
 from trainmaster_operator.controller.apiserver.kept import MAX_RECORDED_BYTES
@@ -223,4 +231,16 @@ def sample_line(at: float, key: JobIdentity, attempt: int, reports: Sequence[Ran
             digits = "%d" if name == "step" else "%.6g"
             texts = ["null" if value is None else digits % value for value in values]
             parts.append(f',"{name}":[{",".join(texts)}]')
+    if metrics := _metrics_of(progress):
+        parts.append(f',"metrics":{_encode(metrics)}')
     return ("".join(parts) + "}").encode()
+
+
+def _metrics_of(reports: Sequence[RankProgress]) -> dict[str, float]:
+    """Returns the first rank's value of each metric, and one metric beyond the limit, so that the history sees it."""
+    found: dict[str, float] = {}
+    for report in reports:
+        for name, value in report.metrics:
+            if name not in found and len(found) <= MAX_JOB_METRICS:
+                found[name] = value
+    return found

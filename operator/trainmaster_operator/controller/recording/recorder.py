@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from trainmaster_operator.api.kept_logs import KeptLog
-from trainmaster_operator.api.records import DeletedRecord, EvidenceRecord, LogRecord, PodPlace
+from trainmaster_operator.api.records import DeletedRecord, EvidenceRecord, LogRecord, PodPlace, SystemRecord
 from trainmaster_operator.api.trimming import LEFT_OUT
 from trainmaster_operator.api.v1alpha1 import JobIdentity
 from trainmaster_operator.controller.apiserver.cluster import JOBS, RECORDED_JOBS, Cluster
@@ -54,6 +54,8 @@ READ_AGAIN, CHECK_AGAIN = 30.0, 1.0
 RANKS_A_SECOND = 1_000.0
 # A sample of this many ranks takes 1 ms. Samples of as many ranks or more are computed in the thread for large jobs.
 MANY_RANKS = 256
+# A sample of the systems of this many workers with eight GPUs takes 1 ms.
+MANY_WORKERS = 32
 # Jobs that are checked in one turn of the event loop.
 JOBS_A_TURN = 8
 
@@ -68,6 +70,8 @@ class _Known:
     facts: int = 0
     # The arrival time of the newest sampled report, and the earliest time (event loop's clock) of the next sample.
     sampled: float | None = None
+    # The arrival time of the newest recorded sample of the workers' systems.
+    system: float | None = None
     due: float = 0.0
 
 
@@ -161,6 +165,7 @@ class HistoryRecorder:
                 self._put(DeletedRecord(self.now(), known.identity))
             elif known.generation is not None and clock() >= known.due:
                 await self._sample(known)
+                await self._sample_system(known)
         await asyncio.sleep(max(0.0, began + self.seconds - clock()))
 
     async def _sample(self, known: _Known) -> None:
@@ -171,6 +176,21 @@ class HistoryRecorder:
                 return
             make = partial(sample_line, view.at, known.identity, view.attempt, reports_of(view.workers))
             line = make() if view.ranks < MANY_RANKS else await self.thread.run(make)
+            if self._known.get(known.identity.uid) is known:
+                self.outbox.put(WaitingRecord("sample", known.identity.uid, line))
+
+    async def _sample_system(self, known: _Known) -> None:
+        """Record the workers' systems, if a sample arrived since the last record."""
+        with self._guarded():
+            view = self.store.system(known.key)
+            if view is None or view.at == known.system:
+                return
+            known.system, samples = view.at, dict(view.workers)
+
+            def make() -> bytes:
+                return line_of(SystemRecord.of(view.at, known.identity, view.attempt, samples))
+
+            line = make() if len(samples) < MANY_WORKERS else await self.thread.run(make)
             if self._known.get(known.identity.uid) is known:
                 self.outbox.put(WaitingRecord("sample", known.identity.uid, line))
 

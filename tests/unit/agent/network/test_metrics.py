@@ -7,6 +7,7 @@ from pathlib import Path
 from trainmaster_operator.agent.network.metrics import render_metrics, state_bytes
 from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.report import Report
+from trainmaster_operator.wire.system import GpuSample, SystemSample
 
 
 def test_labels_are_escaped_and_unknown_figures_left_out() -> None:
@@ -36,6 +37,22 @@ def test_figures_by_which_a_rank_stands_out_are_shown_of_each() -> None:
         'trainmaster_step_seconds{job_name="a",worker="3",rank="0"} 0.5',
         'trainmaster_step_seconds{job_name="a",worker="3",rank="1"} 0.5',
     ]
+
+
+def test_a_ranks_own_metrics_have_their_name_as_a_label_and_the_system_has_its_own_metrics() -> None:
+    system = SystemSample(cpu_cores=1.5, memory_limit_bytes=4e9, gpus={1: GpuSample(gpu_utilization=0.25)})
+    ranks = {7: RankProgress(metrics=(("eval/f1", 0.5),))}
+    lines = [
+        line for line in render_metrics("a", 3, None, ranks, None, 0, system).splitlines() if not line.startswith("#")
+    ]
+    for line in (
+        'trainmaster_metric{job_name="a",worker="3",name="eval/f1",rank="7"} 0.5',
+        'trainmaster_cpu_cores{job_name="a",worker="3"} 1.5',
+        'trainmaster_memory_limit_bytes{job_name="a",worker="3"} 4000000000.0',
+        'trainmaster_gpu_utilization{job_name="a",worker="3",gpu="1"} 0.25',
+    ):
+        assert line in lines
+    assert not any("memory_bytes{" in line and "state" not in line for line in lines), "what is unknown is left out"
 
 
 def test_the_warm_processs_own_memory_is_shown_where_there_is_one() -> None:

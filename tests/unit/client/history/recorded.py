@@ -188,6 +188,9 @@ class RecordedHistory:
                 return detail(**({"uid": given["uid"]} if "uid" in given else {}))
             case "series":
                 return self._series(given)
+            case "metrics":
+                training = [{"name": name, "kind": "training"} for name in ("loss", "eval_f1")]
+                return {"kind": "MetricNames", "items": [*training, {"name": "cpuCores", "kind": "system"}]}
             case "heat":
                 return self._heat(given)
             case "evidence":
@@ -231,6 +234,7 @@ class RecordedHistory:
             **{name: [point[name] for point in found] for name in names},
             **{"stepSeconds": list(map(median, times)), "slowestStepSeconds": list(map(max, times))},
             "timeSpent": {"productive": [point["at"] - START for point in found]},
+            "metrics": {"eval_f1": [point["loss"] for point in found]} if query.get("metrics") == "eval_f1" else {},
         }
 
     def _heat(self, query: dict[str, str]) -> dict[str, Any]:

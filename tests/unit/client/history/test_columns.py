@@ -23,6 +23,7 @@ def test_every_point_that_is_recorded_comes_once_and_by_time(monkeypatch: pytest
         f"timeSpent.{each}" for each in TIME_CATEGORIES
     ]
     assert found["timeSpent.queue"] == [None] * len(history.points)
+    assert found["metrics.eval_f1"] == found["loss"], "a metric of the ranks' own"
 
 
 @pytest.mark.parametrize("points", range(10, 20))

@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.controller import builders as b
-from trainmaster_operator.api.records import FIGURES, JobIdentity, JobRecord, PodPlace, SampleRecord, parse_record
+from trainmaster_operator.api.records import (
+    FIGURES,
+    MAX_JOB_METRICS,
+    JobIdentity,
+    JobRecord,
+    PodPlace,
+    SampleRecord,
+    parse_record,
+)
 from trainmaster_operator.controller.apiserver.kept import MAX_RECORDED_BYTES
 from trainmaster_operator.controller.recording.outbox import (
     MAX_LINE,
@@ -264,6 +272,18 @@ def test_a_sample_has_columns_in_the_order_of_ranks_with_six_digits() -> None:
             "step_seconds": [None, None, 1e-9],
         },
     ), "and no column of what nobody reports"
+
+
+def test_a_sample_has_the_first_ranks_value_of_each_metric_and_a_limited_number() -> None:
+    def own(rank: int) -> RankProgress:
+        return RankProgress(metrics=tuple((f"rank_{rank}_{number}", 1.0) for number in range(32)))
+
+    reports = [(1, 0, RankProgress(metrics=(("f1", 0.1), ("own", 1.0)))), (0, 0, RankProgress(metrics=(("f1", 0.9),)))]
+    assert read(sample_line(7.25, KEY, 3, reports)).metrics == {"f1": 0.9, "own": 1.0}
+    reports += [
+        (rank, 1, RankProgress(metrics=tuple((f"r{rank}{name}", 1.0) for name, _ in own))) for rank in (2, 3, 4)
+    ]
+    assert len(read(sample_line(7.25, KEY, 3, reports)).metrics) == MAX_JOB_METRICS + 1, "one more than are kept"
 
 
 REPORTS = st.fixed_dictionaries(

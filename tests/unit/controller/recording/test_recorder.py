@@ -26,6 +26,7 @@ from trainmaster_operator.api.records import (
     PodPlace,
     Record,
     SampleRecord,
+    SystemRecord,
     parse_record,
 )
 from trainmaster_operator.api.v1alpha1 import JobIdentity
@@ -38,7 +39,8 @@ from trainmaster_operator.controller.recording.outbox import Outbox, WaitingReco
 from trainmaster_operator.controller.recording.recorder import HistoryRecorder
 from trainmaster_operator.controller.recording.sender import Sender
 from trainmaster_operator.wire.ranks import RankProgress
-from trainmaster_operator.wire.stream import ProgressLine
+from trainmaster_operator.wire.stream import ProgressLine, SystemLine
+from trainmaster_operator.wire.system import SystemSample
 
 IDENTITY = JobIdentity(b.NAMESPACE, "bert", b.JOB_UID)
 
@@ -208,6 +210,28 @@ async def test_ranks_are_sampled_every_few_seconds_where_they_have_reported_sinc
             world.report(0, at=2.0 + number / 10, r0={"step": 5 + number})
             await asyncio.sleep(0.1)
         assert 4 <= len(world.samples()) <= 6
+
+
+@in_virtual_time
+async def test_a_workers_system_is_recorded_also_where_no_rank_reports() -> None:
+    world = World(seconds=2.0)
+    world.write_status(phase="Running", attempt=2)
+    world.records()
+    async with world.started():
+        for worker in (1, 0):
+            world.store.record_system(KEY, SystemLine(2, worker, SystemSample(cpu_cores=1.0 + worker)), 4.0 + worker)
+        world.store.record_system(KEY, SystemLine(1, 5, SystemSample(cpu_cores=9.0)), 6.0)  # of an earlier attempt
+        await asyncio.sleep(2.5)
+        (record,) = world.records()
+        assert record == SystemRecord(4.0, IDENTITY, 2, (0, 1), (), {"cpuCores": [1.0, 2.0]})
+        await asyncio.sleep(10.0)
+        assert world.records() == [], "nobody has sampled"
+        many = {worker: SystemSample(cpu_cores=1.0) for worker in range(100)}
+        for worker, one in many.items():
+            world.store.record_system(KEY, SystemLine(3, worker, one), 9.0)
+        await asyncio.sleep(2.5)
+        (record,) = world.records()
+        assert isinstance(record, SystemRecord) and (record.attempt, len(record.workers)) == (3, 100)
 
 
 async def test_a_job_of_many_ranks_is_sampled_less_often_and_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
