@@ -6,6 +6,7 @@
 //   job       one job: its state, from the stream, and its tabs
 //   header    phase, figures and buttons
 //   overview  why, timeline (attempts, where the time went), curves (charts over time or steps), heat (of ranks)
+//   curves    series reads the metrics, chart draws one, picker chooses metrics and jobs to compare
 //   rank      the drawer of one rank: figures, stacks, log
 //   logs, evidence, details (workers, events, manifest)    the other tabs
 //   nodes     nodes that jobs blame or avoid

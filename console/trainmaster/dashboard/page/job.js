@@ -17,7 +17,7 @@ const fragment = () => new URLSearchParams(location.hash.slice(1));
 
 export function show(main, { namespace, job: name, uid, viewer, signal, go }) {
   document.title = `${name} · Trainmaster`;
-  const state = { row: null, status: {}, spec: {}, live: true, gone: false, pods: [], attempts: [], ranks: null, events: [] };
+  const state = { mayChange: false, row: null, status: {}, spec: {}, live: true, gone: false, pods: [], attempts: [], ranks: null, events: [] };
   const base = `/api/jobs/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`;
   const context = {
     namespace, name, viewer, signal, state,
@@ -29,6 +29,8 @@ export function show(main, { namespace, job: name, uid, viewer, signal, go }) {
     /** Each rank's worker, from the heat map, which is the only source for an ended job. */
     workerOf: new Map(),
     openRank: (rank) => place({ rank }),
+    fragment,
+    place,
   };
   const parts = [header(context)];
   const body = h("div.tab-body");

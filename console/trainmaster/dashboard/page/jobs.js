@@ -4,11 +4,12 @@ import { ask, follow } from "./api.js";
 import { isPageKey } from "./app.js";
 import { COLUMNS, recordedRow } from "./columns.js";
 import { announce, attribute, button, h, icon, keyed, onFrame, text } from "./dom.js";
-import { Filters } from "./filters.js";
+import { Filters, TROUBLE } from "./filters.js";
 import { PHASES, count } from "./format.js";
 import { Rows } from "./rows.js";
 import { command } from "./signin.js";
 
+const NO_HISTORY = "this dashboard has no history of deleted jobs (docs/history.md)";
 const ROW = 45;
 const PHONE_ROW = 84;
 const PHONE = matchMedia("(max-width: 760px)");
@@ -34,7 +35,7 @@ export function show(main, { viewer, signal, go }) {
     ? h("select", { "aria-label": "Namespace" })
     : h("input", { "aria-label": "Namespace", value: filters.namespace, placeholder: "Namespace", class: "namespace-field" });
   const sorts = h("select.only-phone", { "aria-label": "Sort by" }, COLUMNS.map((column) => h("option", { value: column.id }, `by ${column.title.split(",")[0].toLowerCase()}`)));
-  const withDeleted = h("input", { type: "checkbox", checked: filters.deleted });
+  const withDeleted = h("input", { type: "checkbox", checked: filters.deleted, disabled: !viewer.history });
   const note = h("p.note", { role: "status", hidden: true });
   const host = h("div.rows", { role: "rowgroup" });
   const heads = COLUMNS.map((column) =>
@@ -47,7 +48,7 @@ export function show(main, { viewer, signal, go }) {
     h("h1.visually-hidden", "Jobs"),
     h("div.filters", {},
       h("div.search", icon("search"), search), namespaces, sorts,
-      viewer.history && h("label.switch", withDeleted, "with deleted jobs"), chips),
+      h("label.switch", { title: viewer.history ? null : NO_HISTORY }, withDeleted, "with deleted jobs", !viewer.history && h("span.visually-hidden", `: ${NO_HISTORY}`)), chips),
     note, table, empty);
 
   const rows = new Rows({ host, height: PHONE.matches ? PHONE_ROW : ROW, key: (row) => row.uid, make: makeRow, fill: fillRow });
@@ -83,7 +84,7 @@ export function show(main, { viewer, signal, go }) {
     const { rows: shown, counts } = filters.apply(everything, COLUMNS);
     visible = shown;
     attribute(table, "aria-rowcount", shown.length + 1);
-    const phases = [...PHASES, ...(filters.deleted ? ["Deleted"] : [])].filter((phase) => counts[phase] || filters.phases.has(phase));
+    const phases = [TROUBLE, ...PHASES, ...(filters.deleted ? ["Deleted"] : [])].filter((phase) => counts[phase] || filters.phases.has(phase));
     keyed(chips, phases, (phase) => phase, makeChip, (chip, phase) => {
       attribute(chip, "aria-pressed", filters.phases.has(phase));
       text(chip.lastChild, counts[phase] ?? 0);
@@ -112,7 +113,7 @@ export function show(main, { viewer, signal, go }) {
     return button({ class: "chip", "data-phase": phase, onclick: () => {
       if (!filters.phases.delete(phase)) filters.phases.add(phase);
       changed();
-    } }, icon(phase), h("span", phase), h("span.count"));
+    } }, icon(phase === TROUBLE ? "warning" : phase), h("span", phase), h("span.count"));
   }
 
   function fillEmpty(others) {
