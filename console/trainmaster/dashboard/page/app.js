@@ -16,6 +16,7 @@
 
 import { ask, launch, listen, Refused } from "./api.js";
 import { h, text } from "./dom.js";
+import { stale } from "./format.js";
 import { signIn } from "./signin.js";
 
 const VIEWS = {
@@ -95,11 +96,16 @@ let losing = 0;
 function connection(stands) {
   const banner = document.getElementById("banner");
   clearTimeout(losing);
-  if (stands) banner.hidden = true;
+  if (stands) {
+    banner.hidden = true;
+    return;
+  }
   // Most streams are reconnected before the viewer needs to know.
-  else losing = setTimeout(() => {
+  const since = Date.now() / 1000;
+  losing = setTimeout(() => {
+    if (!banner.hidden) return;
     banner.hidden = false;
-    text(banner, "Connection lost. The page may be out of date; reconnecting …");
+    text(banner, `${stale("The dashboard doesn't answer.", since)} It is reconnecting …`);
   }, 1000);
 }
 

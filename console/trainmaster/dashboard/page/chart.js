@@ -85,7 +85,7 @@ export function makeChart(view) {
       scales: { x: { time: view.x === "time", range: (_, low, high) => view.range() ?? [low, high] }, y: log ? { distr: 3, range: (_, low, high) => (known(low) ? [low / 1.15, high * 1.6] : [1, 10]) } : { range: (_, low, high) => bounds(low, high, now.zero) } },
       axes: [
         { ...axis, size: 22, space: 64, values: labels, ...(view.x === "seconds" ? { incrs: INCREMENTS } : {}) },
-        { ...axis, size: 52, space: 26, values: (_, splits) => splits.map((at) => (known(at) ? tick(at) : "")) },
+        { ...axis, size: 52, space: 26, values: (_, splits) => splits.map(tick), ...(log ? { splits: (_, index, low, high) => logTicks(low, high), filter: (_, splits) => splits } : {}) },
       ],
       series: [{}, ...parts.map(({ line, faint }) => ({ stroke: shades.get(line.colour), width: 1.5, points: { show: false }, ...faint }))],
       hooks: {
@@ -146,6 +146,15 @@ function lastKnown(values, at) {
     if (values[index] === null && at !== Infinity) return null;
   }
   return null;
+}
+
+/** Returns round figures of a logarithmic axis: 1, 2, 5, 10, or in a wide range powers of ten. */
+function logTicks(low, high) {
+  const found = [];
+  const every = Math.ceil(Math.log10(high / low) / 6);
+  for (let power = Math.floor(Math.log10(low)); 10 ** power <= high; power += every)
+    for (const part of every > 1 || high / low > 1000 ? [1] : [1, 2, 5]) found.push(part * 10 ** power);
+  return found.filter((at) => at >= low && at <= high);
 }
 
 /** Returns the ends of the vertical axis, with some margin. */

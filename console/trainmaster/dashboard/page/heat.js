@@ -210,10 +210,11 @@ export function heat(context) {
     update: (state) => {
       const { row, live, gone } = state;
       runs = live && !gone && row.phase === "Running";
+      const stalls = Boolean(stall);
       stall = runs ? (row.stall ?? null) : null;
       element.hidden = live && !row.attempt;
       text(empty, whyEmpty(state, context.viewer));
-      render();
+      if (stall || stalls || !map) render();
       if (!begun && (row.attempt || !live)) {
         begun = true;
         loop();
