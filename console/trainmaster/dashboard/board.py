@@ -29,12 +29,7 @@ _VALUES = {
     **{"totalSteps": "total_steps", "etaSeconds": "eta_seconds", "samplesPerSecond": "samples_per_second"},
     **{"createdAt": "created_at", "startedAt": "started_at", "completedAt": "completed_at"},
 }
-_TEXTS = {"failure": "last_failure", "reason": "reason", "waits": "waits", "notice": "notice"}
-# The same for a stall. The page counts its seconds itself.
-_STALL = {
-    **{"since": "stalled_since", "section": "stalled_section", "usualSeconds": "usual_seconds"},
-    **{"rank": "stalled_rank", "message": "stall_message", "restartAt": "restart_at"},
-}
+_TEXTS = {"failure": "last_failure", "reason": "reason", "waits": "waits"}
 
 
 def row_of(job: Mapping[str, Any], view: JobView | None = None) -> Row:
@@ -43,7 +38,6 @@ def row_of(job: Mapping[str, Any], view: JobView | None = None) -> Row:
     return {
         **{name: getattr(view, attribute) for name, attribute in _VALUES.items()},
         **{name: getattr(view, attribute) or None for name, attribute in _TEXTS.items()},
-        "stall": {name: getattr(view, own) for name, own in _STALL.items()} if view.stalled_since else None,
         "failedAt": view.failures[0].failed_at if view.failures else None,
         "queue": text(mapping(spec.get("scheduling")).get("queue"), 253) or None,
         "suspended": mapping(spec.get("runPolicy")).get("suspend") is True,

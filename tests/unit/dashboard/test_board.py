@@ -40,16 +40,9 @@ def test_a_row_says_what_the_list_shows() -> None:
         **{"disruptions": 0, "running": 2, "desired": 2, "step": 3, "totalSteps": 9, "etaSeconds": 4.5, "loss": 0.25},
         **{"samplesPerSecond": None, "goodput": 0.9, "createdAt": "2026-11-26T01:00:00Z", "startedAt": None},
         **{"completedAt": None, "failure": "rank 1 raised ValueError", "failedAt": "2026-11-26T01:00:00Z"},
-        **{"reason": None, "waits": None, "queue": "gold", "suspended": True, "stall": None, "notice": None},
+        **{"reason": None, "waits": None, "queue": "gold", "suspended": True},
     }
     assert row_of({**made, "status": {}})["phase"] == "Pending"
-
-
-def test_a_row_has_a_stall_so_that_the_page_counts_its_seconds() -> None:
-    stall = {"since": "2026-11-26T01:00:00Z", "usualSeconds": 0.05, "rank": 3, "message": "rank 3 reads data"}
-    row = row_of(job("bert", progress={"step": 3, "etaSeconds": 9.0, "samplesPerSecond": 5.0, "stall": stall}))
-    assert row["stall"] == {**stall, "section": "", "restartAt": None}
-    assert (row["etaSeconds"], row["samplesPerSecond"]) == (None, None)
 
 
 def test_what_a_job_waits_for_is_its_conditions_sentence() -> None:
