@@ -36,8 +36,8 @@ PICTURES = ROOT / "docs" / "pictures"
 BIN = Path(sys.executable).parent
 EXAMPLE = ROOT / "manifests" / "examples" / "reviews.yaml"
 STEPS = 1_950
-# The learning rates of the jobs that are compared with the example's, and their epochs.
-RATES, EPOCHS = (0.0005, 0.02), 4
+# Names and learning rates of the jobs that are compared with the example, and their epochs.
+COMPARED, EPOCHS = {"reviews-slow": 0.0003, "reviews-fast": 0.03}, 4
 BROWSER = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 # Width and height of a window, in CSS pixels.
 WIDE, PHONE = (1440, 900), (390, 844)
@@ -49,7 +49,7 @@ def main() -> None:
     with TemporaryDirectory(prefix="trainmaster-pictures-") as folder, ExitStack() as stack:
         kubeconfig, history = stack.enter_context(_everything(Path(folder)))
         jobs = JobClient("default", kubeconfig=kubeconfig)
-        others = [jobs.submit(_compared(rate)) for rate in RATES]
+        others = [jobs.submit(_compared(*one)) for one in COMPARED.items()]
         for job in others:
             jobs.wait(job.name, until=lambda job: job.finished, timeout=900)
         jobs.submit(_manifest())
@@ -58,10 +58,10 @@ def main() -> None:
         _slowed(Path(folder), lambda: _pictures(address(), others))
 
 
-def _compared(rate: float) -> dict[str, Any]:
+def _compared(name: str, rate: float) -> dict[str, Any]:
     """Returns the manifest of a job with another learning rate."""
     job = _manifest()
-    job["metadata"]["name"] = f"reviews-lr-{rate}"
+    job["metadata"]["name"] = name
     job["spec"]["workers"] = 1
     job["spec"]["training"] |= {"epochs": EPOCHS, "optimizer": {**job["spec"]["training"]["optimizer"], "lr": rate}}
     return job

@@ -276,6 +276,13 @@ def test_ranks_with_stacks_alike_are_shown_with_the_steps_of_all(page: Page, sha
     expect(page.locator("[role=tabpanel] summary").nth(2)).to_contain_text("steps 9,880 to 9,881, 7 ranks alike")
 
 
+def test_every_phase_has_a_shape(page: Page, shared: Served) -> None:
+    page.goto(f"{shared.url}/nodes")
+    phases = page.evaluate("import('/page/format.js').then(found => found.PHASES)")
+    assert "Suspending" in phases
+    assert page.locator(", ".join(f"#i-{phase}" for phase in phases)).count() == len(phases)
+
+
 def test_a_reason_that_says_what_the_phase_says_is_left_out(page: Page, own: Served) -> None:
     row = own.dashboard.fleet.rows["uid-waits"]
     row |= {"phase": "Suspended", "reason": "Suspended"}
@@ -321,6 +328,32 @@ def test_a_view_of_curves_is_in_the_url(page: Page, shared: Served) -> None:
     assert re.search(r"zoom=\d+", page.url)
     page.get_by_role("button", name="Reset zoom").click()
     assert "zoom" not in page.url
+
+
+LINES = """async () => {
+  const { borders, smoothed, tables } = await import("/page/series.js");
+  const curve = { kind: "training", resolutionSeconds: 2, at: [0, 2, 4, 60, 62, 64], attempt: [1, 1, 1, 1, 2, 2],
+                  step: [10, 20, 30, 40, 25, 35], redone: [false, false, false, false, true, true] };
+  const line = { values: [1, 2, null, 4, 5, 6] };
+  const attempts = [{ attempt: 1, lastStep: 42, failure: { failedAt: "1970-01-01T00:01:01Z" } }, { attempt: 2 }];
+  return {
+    byTime: tables(curve, line, false).main, byStep: tables(curve, line, true).main,
+    marks: [false, true].map(byStep => borders(attempts, curve, byStep)[0].x),
+    smoothed: smoothed([1, null, 3], 0.5).map(value => value && Number(value.toFixed(3))),
+  };
+}"""
+
+
+def test_lines_have_gaps_where_nothing_was_recorded_and_marks_where_the_failure_was(page: Page, shared: Served) -> None:
+    page.goto(f"{shared.url}/nodes")
+    found = page.evaluate(LINES)
+    # Nothing was recorded from 4 s to 60 s, and the second attempt begins after 60 s.
+    assert found["byTime"] == [[0, 2, 4, 32, 60, 61, 62, 64], [1, 2, None, None, 4, None, 5, 6]]
+    # Steps 30 and 40 were done by the attempt that failed, and 25 and 35 are newer.
+    assert found["byStep"] == [[10, 20, 25, 35], [1, 2, 5, 6]]
+    assert found["marks"] == [61, 42]
+    # TensorBoard's average: (1 * 0.25 + 3 * 0.5) / 0.75.
+    assert found["smoothed"] == [1, None, 2.333]
 
 
 def test_jobs_are_compared_in_one_colour_each(page: Page, shared: Served) -> None:
