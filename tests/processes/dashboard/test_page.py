@@ -458,7 +458,9 @@ def test_a_lost_connection_is_said_and_comes_back(page: Page, own: Served, compl
     expect(page.locator("#banner")).to_be_hidden()
     own.dashboard.down = True
     own.call(own.dashboard.cut)
-    expect(page.locator("#banner")).to_contain_text("reconnecting")
+    expect(page.locator("#banner")).to_contain_text(
+        re.compile(r"^The dashboard is being restarted\. The page shows the state of [\d:]{8}\. It is reconnecting")
+    )
     expect(page.locator(".rows .job-row").first).to_be_visible()
     own.dashboard.down = False
     expect(page.locator("#banner")).to_be_hidden()

@@ -81,7 +81,7 @@ async function open({ moved = false } = {}) {
     if (signal.aborted) return;
     if (!(error instanceof Refused || error instanceof TypeError)) throw error;
     if (error.status === 401) return;
-    connection(false);
+    connection(false, error instanceof Refused ? error.message : undefined);
     setTimeout(() => signal.aborted || open(), 2000);
   }
 }
@@ -92,21 +92,20 @@ function nothing(sentence) {
 }
 
 let losing = 0;
+let lostAt = 0;
 
-function connection(stands) {
+function connection(stands, sentence = "The dashboard doesn't answer.") {
   const banner = document.getElementById("banner");
-  clearTimeout(losing);
   if (stands) {
+    clearTimeout(losing);
+    losing = lostAt = 0;
     banner.hidden = true;
     return;
   }
+  lostAt ||= Date.now() / 1000;
+  text(banner, `${stale(sentence, lostAt)} It is reconnecting …`);
   // Most streams are reconnected before the viewer needs to know.
-  const since = Date.now() / 1000;
-  losing = setTimeout(() => {
-    if (!banner.hidden) return;
-    banner.hidden = false;
-    text(banner, `${stale("The dashboard doesn't answer.", since)} It is reconnecting …`);
-  }, 1000);
+  losing ||= setTimeout(() => { banner.hidden = false; }, 1000);
 }
 
 /** Returns whether a key press is meant for the page, not for a field or a dialog. */
