@@ -101,9 +101,10 @@ export function makeChart(view) {
     }, data, host);
   }
 
-  function labels(u, splits) {
-    const wide = u.scales.x.max - u.scales.x.min;
-    return splits.map((at) => (view.x === "step" ? whole(at) : view.x === "seconds" ? duration(at) : wide > 86_400 ? clock(at) : clockOnly(at).slice(0, wide > 1800 ? 5 : 8)));
+  /** Returns the labels of places on the horizontal axis that are `every` apart. */
+  function labels(u, splits, axis, space, every) {
+    const days = u.scales.x.max - u.scales.x.min > 86_400;
+    return splits.map((at) => (view.x === "step" ? whole(at) : view.x === "seconds" ? duration(at) : days ? clock(at) : clockOnly(at).slice(0, every < 60 ? 8 : 5)));
   }
 
   /** Shows the values under the cursor, or the newest ones. */
@@ -119,7 +120,7 @@ export function makeChart(view) {
       const item = legend.children[index];
       if (item) text(item.lastChild, `${say(values[index])}${known(line.limit) ? ` of ${say(line.limit / unit[0])}` : ""}`);
     });
-    text(reading, now.lines.length === 1 && !legend.children.length ? say(values[0]) : known(at) ? labels(plot, [plot.data[0][at]])[0] : "");
+    text(reading, now.lines.length === 1 && !legend.children.length ? say(values[0]) : known(at) ? labels(plot, [plot.data[0][at]], 0, 0, 1)[0] : "");
   }
 
   const firstPart = (wanted) => now.lines.slice(0, now.lines.indexOf(wanted)).reduce((sum, line) => sum + 1 + (view.smooth ? 1 : 0) + (line.before ? 1 : 0), 0);

@@ -95,7 +95,7 @@ export function header({ namespace, name, url, signal, state }) {
       loss: [figure(row.loss), known(status.progress?.epoch) ? `epoch ${figure(status.progress.epoch)}` : ""],
       goodput: [percent(row.goodput, 1), "of its time in new steps"],
       attempt: [row.attempt ? whole(row.attempt) : UNKNOWN, restarts(row, spec)],
-      workers: [known(row.running) ? `${whole(row.running)}/${whole(row.desired)}` : UNKNOWN, ranks(spec)],
+      workers: [ended ? whole(row.desired) : known(row.running) ? `${whole(row.running)}/${whole(row.desired)}` : UNKNOWN, ranks(spec)],
     };
     text(brief, [...figures.progress, ...(ended ? figures.eta.slice(0, 1) : row.etaSeconds && !row.stall ? [`${figures.eta[0]} left`] : [])].join(", "));
     text(facts.etaTitle, ended ? "Duration" : "Time left");
