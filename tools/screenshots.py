@@ -1,8 +1,9 @@
-"""`python -m tools.screenshots` takes the pictures of the dashboard in docs/pictures, which needs five minutes.
+"""`python -m tools.screenshots` takes the pictures of the dashboard in docs/pictures, which needs eight minutes.
 
 Nothing in the pictures is invented. On a cluster on this machine a job trains on two workers with two ranks each, and
-continues after three faults (a killed rank, a hanging rank, a deleted pod). Then one of its ranks is slowed down.
-Debian's Chromium shows the page that `kubectl dtj open` serves.
+continues after three faults (a killed rank, a hanging rank, a deleted pod). Then one of its ranks is slowed down. Two
+smaller jobs before it have other learning rates, and are compared with it. Debian's Chromium shows the page that
+`kubectl dtj open` serves.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import psutil
 import yaml
@@ -34,6 +36,8 @@ PICTURES = ROOT / "docs" / "pictures"
 BIN = Path(sys.executable).parent
 EXAMPLE = ROOT / "manifests" / "examples" / "reviews.yaml"
 STEPS = 1_950
+# Names and learning rates of the jobs that are compared with the example, and their epochs.
+COMPARED, EPOCHS = {"reviews-slow": 0.0003, "reviews-fast": 0.03}, 4
 BROWSER = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 # Width and height of a window, in CSS pixels.
 WIDE, PHONE = (1440, 900), (390, 844)
@@ -45,13 +49,25 @@ def main() -> None:
     with TemporaryDirectory(prefix="trainmaster-pictures-") as folder, ExitStack() as stack:
         kubeconfig, history = stack.enter_context(_everything(Path(folder)))
         jobs = JobClient("default", kubeconfig=kubeconfig)
+        others = [jobs.submit(_compared(*one)) for one in COMPARED.items()]
+        for job in others:
+            jobs.wait(job.name, until=lambda job: job.finished, timeout=900)
         jobs.submit(_manifest())
         _break(jobs, Path(folder))
         address = stack.enter_context(_dashboard(kubeconfig, history))
-        _slowed(Path(folder), lambda: _pictures(address()))
+        _slowed(Path(folder), lambda: _pictures(address(), others))
 
 
-def _manifest() -> dict[str, object]:
+def _compared(name: str, rate: float) -> dict[str, Any]:
+    """Returns the manifest of a job with another learning rate."""
+    job = _manifest()
+    job["metadata"]["name"] = name
+    job["spec"]["workers"] = 1
+    job["spec"]["training"] |= {"epochs": EPOCHS, "optimizer": {**job["spec"]["training"]["optimizer"], "lr": rate}}
+    return job
+
+
+def _manifest() -> dict[str, Any]:
     [job] = yaml.safe_load_all(EXAMPLE.read_text(encoding="utf-8"))
     job["spec"] |= {
         "processesPerWorker": 2,
@@ -135,7 +151,7 @@ def _slowed(folder: Path, work: Callable[[], None]) -> None:
         thread.join()
 
 
-def _pictures(address: str) -> None:
+def _pictures(address: str, others: Sequence[TrainingJob]) -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=os.environ.get("CHROMIUM", "/usr/bin/chromium"), args=BROWSER
@@ -143,11 +159,17 @@ def _pictures(address: str) -> None:
         page = browser.new_page(viewport={"width": WIDE[0], "height": WIDE[1]}, color_scheme="light")
         page.goto(address)
         page.get_by_text("Where every second went").wait_for()
-        time.sleep(4)
+        page.locator(".curve").first.wait_for()
+        time.sleep(6)
         _take(page, "job")
         page.emulate_media(color_scheme="dark")
         _take(page, "job-dark")
         page.emulate_media(color_scheme="light")
+        compared = ",".join(f"{job.namespace}/{job.name}/{job.uid}" for job in others)
+        page.evaluate(f"location.hash = 'x=step&smooth=0.6&with={compared}'")
+        page.locator(".jobs-key a").nth(len(others)).wait_for()
+        time.sleep(10)
+        page.locator("section:has(#curves-title)").screenshot(path=PICTURES / "compare.png")
         page.evaluate("location.hash = 'rank=2'")
         page.get_by_role("button", name="Collect stacks").click()
         page.get_by_text("Thread").first.wait_for()
@@ -186,7 +208,7 @@ def _step(job: TrainingJob) -> int:
 
 
 def _until(jobs: JobClient, reached: Callable[[TrainingJob], bool]) -> None:
-    jobs.wait("reviews", until=lambda job: job.finished or reached(job), timeout=600)
+    jobs.wait("reviews", until=lambda job: job.finished or reached(job), timeout=900)
 
 
 def _free_port() -> int:

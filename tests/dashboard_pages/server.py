@@ -26,7 +26,7 @@ metadata:
 spec:
   workers: 4
 """
-ABOUT = ("why", "series", "heat", "evidence", "manifest", "export")
+ABOUT = ("why", "metrics", "curves", "heat", "evidence", "manifest", "export")
 # The content type sent to a browser, by a file name's ending.
 SENT = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 CSP = (
@@ -75,6 +75,8 @@ class FakeDashboard:
         # The jobs that the list loses with its next change.
         self.leaving: list[str] = []
         self.down = self.deleted = False
+        # By uid, events of a job's page that differ from the survivor's, and other fields of its `job` event.
+        self.pages: dict[str, dict[str, Any]] = {}
         self.all_namespaces = self.history = True
         self.cutting = asyncio.Event()
         self.codes = {"once"}
@@ -106,6 +108,7 @@ class FakeDashboard:
             web.get("/api/jobs", self.jobs),
             web.get("/api/history/jobs", self.recorded),
             web.get("/api/nodes", nodes),
+            web.get("/api/compare", self.compare),
             web.get(job, self.job),
             *(web.get(f"{job}/{name}", self.about_job) for name in ABOUT),
             web.get(f"{job}/logs", self.logs),
@@ -146,6 +149,7 @@ class FakeDashboard:
         return web.json_response({
             "mode": "cluster", "user": "alice@example.com", "cluster": "https://k8s.example.com:6443",
             "namespace": "research", "allNamespaces": self.all_namespaces, "history": self.history, "version": "0.1.0",
+            "historyProblem": None if self.history else "This dashboard has no history.",
         })  # fmt: skip
 
     async def jobs(self, request: web.Request) -> web.StreamResponse:
@@ -212,9 +216,10 @@ class FakeDashboard:
             }
             while True:
                 now = time.time()
+                special = self.pages.get(row["uid"], {})
                 shown = (
                     row
-                    if waits or deleted
+                    if waits or deleted or special
                     else {
                         **survivor.row(self.born, now),
                         **{key: row[key] for key in ("uid", "name", "namespace", "phase")},
@@ -231,11 +236,13 @@ class FakeDashboard:
                         "live": not deleted,
                         "warning": survivor.WARNING,
                         "resumes": survivor.RESUMES,
+                        "mayChange": True,
+                        **special.get("job", {}),
                     },
                 )
                 if not waits:
                     yield "pods", [] if deleted else survivor.pods()
-                    yield "attempts", survivor.attempts(self.born)
+                    yield "attempts", special.get("attempts") or survivor.attempts(self.born)
                     ranks = [
                         {"rank": rank, "worker": rank // survivor.EACH, **survivor.figures(rank, now - self.born)}
                         for rank in range(survivor.RANKS)
@@ -258,9 +265,12 @@ class FakeDashboard:
         match request.path.rpartition("/")[2]:
             case "why":
                 return web.json_response(WHY | {key: row[key] for key in ("namespace", "name", "phase")})
-            case "series":
+            case "metrics":
+                return web.json_response(survivor.metrics())
+            case "curves":
                 since, points = float(request.query.get("from", 0)), int(request.query.get("points", 1_000))
-                return web.json_response(survivor.series(self.born, now, since, points))
+                names = request.query["names"].split(",")
+                return web.json_response(survivor.curves(self.born, now, names, since, points))
             case "heat":
                 return web.json_response(
                     survivor.heat(self.born, now, request.query["figure"], int(request.query["columns"]))
@@ -274,6 +284,12 @@ class FakeDashboard:
                 )
             case _:
                 return web.Response(text="at,step,loss\n1,2,3\n", content_type="text/csv")
+
+    async def compare(self, request: web.Request) -> web.Response:
+        """Compares jobs by a metric."""
+        jobs, query = request.query.getall("job"), request.query
+        found = survivor.compare(self.born, time.time(), query["metric"], query["x"], jobs, int(query["points"]))
+        return web.json_response(found)
 
     async def logs(self, request: web.Request) -> web.StreamResponse:
         """Streams lines."""

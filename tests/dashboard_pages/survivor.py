@@ -103,20 +103,77 @@ def figures(rank: int, age: float) -> dict[str, Any]:
     }
 
 
-def series(born: float, now: float, since: float, points: int) -> dict[str, Any]:
-    """Returns the figures of all attempts, as the history does."""
+TRAINING = {
+    "loss": "", "samplesPerSecond": "samples/s", "stepSeconds": "s", "slowestStepSeconds": "s", "gradNorm": "",
+    "learningRate": "", "goodput": "ratio", "eval_accuracy": "",
+}  # fmt: skip
+# By name: the unit, lines for each worker, the limit, a value, and by how much it varies.
+SYSTEM: dict[str, tuple[str, int, float | None, float, float]] = {
+    "gpuUtilization": ("ratio", EACH, None, 0.93, 0.05),
+    "gpuMemoryBytes": ("bytes", EACH, 80 * 2**30, 71 * 2**30, 2**29),
+    "cpuCores": ("cores", 0, 16.0, 9.0, 2.0), "memoryBytes": ("bytes", 0, 128 * 2**30, 74 * 2**30, 2**31),
+    "networkReceiveBytesPerSecond": ("bytes/s", 0, None, 2.4e9, 3e8),
+    "networkTransmitBytesPerSecond": ("bytes/s", 0, None, 2.1e9, 3e8),
+}  # fmt: skip
+LIMITS = {"gpuMemoryBytes": "gpuMemoryLimitBytes", "cpuCores": "cpuLimitCores", "memoryBytes": "memoryLimitBytes"}
+
+
+def metrics() -> dict[str, Any]:
+    """Returns the names of all metrics."""
+    items = [{"name": name, "kind": "training", "unit": unit, "limitedBy": None} for name, unit in TRAINING.items()]
+    system = ((name, unit) for name, (unit, *_) in SYSTEM.items())
+    items += [{"name": name, "kind": "system", "unit": unit, "limitedBy": LIMITS.get(name)} for name, unit in system]
+    return {"kind": "MetricNames", "note": None, "items": items}
+
+
+def curves(born: float, now: float, names: list[str], since: float, points: int) -> dict[str, Any]:
+    """Returns the metrics of all attempts, as the history does."""
+    found = points_of(born, now, since, points)
+    shared = {name: found[name] for name in ("at", "attempt")} | {"resolutionSeconds": max(5.0, AGE / points)}
+    made = []
+    for name in names:
+        if name in SYSTEM:
+            unit, each, limit, middle, varies = SYSTEM[name]
+            lines = [
+                {"worker": worker, "gpu": gpu, "of": None, "limit": limit, "values": [
+                    middle + varies * math.sin(at / 90 + 7 * worker + (gpu or 0)) for at in found["at"]
+                ]}
+                for worker in NODES for gpu in (range(each) if each else [None])
+            ]  # fmt: skip
+            unknown = {"step": [None] * len(found["at"]), "redone": [False] * len(found["at"])}
+            made.append({"name": name, "kind": "system", "unit": unit, **shared, **unknown, "lines": lines})
+        else:
+            line = {"worker": None, "gpu": None, "of": None, "limit": None, "values": found[name]}
+            own = {"step": found["step"], "redone": found["redone"], "lines": [line]}
+            made.append({"name": name, "kind": "training", "unit": TRAINING[name], **shared, **own})
+    return {"kind": "MetricCurves", "curves": made}
+
+
+def compare(born: float, now: float, metric: str, by: str, jobs: list[str], points: int) -> dict[str, Any]:
+    """Returns a metric of several jobs, each a little different."""
+    [curve] = curves(born, now, [metric], 0.0, points)["curves"]
+    runs = []
+    for number, job in enumerate(jobs):
+        namespace, name, uid = job.split("/")
+        values, x = curve["lines"][0]["values"], curve["step"] if by == "step" else [at - born for at in curve["at"]]
+        if by == "step" and curve["kind"] == "training":
+            kept = {}
+            for step, value in zip(x, values, strict=True):
+                kept[step] = value
+            x, values = sorted(kept), [kept[step] for step in sorted(kept)]
+        problem = "Nothing was recorded of it." if curve["kind"] == "system" and by == "step" else None
+        run = {"namespace": namespace, "name": name, "uid": uid, "problem": problem}
+        cut = 0 if problem else len(x) - number * 60
+        values = [None if value is None else value * (1 + 0.07 * number) for value in values[:cut]]
+        runs.append(run | {"x": x[:cut], "values": values, "attempt": [1] * cut})
+    unit = curve["unit"]
+    return {"kind": "RunComparison", "metric": metric, "unit": unit, "x": by, "runs": runs}
+
+
+def points_of(born: float, now: float, since: float, points: int) -> dict[str, Any]:
+    """Returns the reported figures of all attempts by name."""
     every = max(5.0, AGE / points)
-    names = (
-        "loss",
-        "learningRate",
-        "gradNorm",
-        "samplesPerSecond",
-        "stepSeconds",
-        "slowestStepSeconds",
-        "goodput",
-        "redone",
-    )
-    found: dict[str, Any] = {name: [] for name in ("at", "attempt", "step", *names)}
+    found: dict[str, Any] = {name: [] for name in ("at", "attempt", "step", *TRAINING, "redone")}
     furthest = 0
     # The newest point is the present one, so that curves grow while the page is open.
     for age in [*(every * point for point in range(1, int((now - born) / every))), now - born]:
@@ -126,11 +183,12 @@ def series(born: float, now: float, since: float, points: int) -> dict[str, Any]
             mine = figures(0, age) | {"stepSeconds": times[RANKS // 2], "slowestStepSeconds": times[-1]}
             mine |= {"at": born + age, "attempt": attempt, "goodput": goodput(age), "redone": step < furthest}
             mine["samplesPerSecond"] *= RANKS
+            mine["eval_accuracy"] = round(0.9 - 0.6 * math.exp(-step / 4_000), 4)
             if born + age > since:
                 for name, values in found.items():
                     values.append(mine[name])
             furthest = max(furthest, step)
-    return {"kind": "Series", "resolutionSeconds": every, "timeSpent": {}, **found}
+    return found
 
 
 def goodput(age: float) -> float:
@@ -195,11 +253,12 @@ def attempts(born: float) -> list[dict[str, Any]]:
 def status(born: float, now: float) -> dict[str, Any]:
     """Returns the job's status, as far as the page reads it."""
     age = now - born
-    spent = {
+    spent: dict[str, Any] = {
         "queue": 25.0, "schedule": 20.0, "pull": 70.0, "rendezvous": 40.0, "load": 62.0, "restart": 44.0,
         "stall": 300.0, "recompute": 575.0, "checkpoint": 96.0, "data": 41.0, "evaluate": 88.0,
     }  # fmt: skip
     spent["productive"] = age - sum(spent.values())
+    spent["until"] = stamp(now)
     return {"phase": "Running", "timeSpent": spent, "progress": {"epoch": 1.37}, "avoidedNodes": ["gpu-node-07"]}
 
 
@@ -229,7 +288,8 @@ def events(born: float) -> list[dict[str, Any]]:
             "type": kind,
             "reason": reason,
             "message": message,
-            "object": f"DistributedTrainingJob/{NAME}",
+            "object": f"dtj/{NAME}",
+            "count": 3 if kind == "Warning" else 1,
         }
         for at, kind, reason, message in found
     ]

@@ -120,6 +120,7 @@ class Dashboard:
 
     async def _viewer(self, request: web.Request) -> web.Response:
         viewer, settings = viewer_of(request), self._settings
+        problem = await viewer.history_problem()
         return answer(
             {
                 "mode": settings.mode,
@@ -127,7 +128,8 @@ class Dashboard:
                 "cluster": settings.server.address,
                 "namespace": settings.namespace,
                 "allNamespaces": await viewer.access.allows(*seeing(None)),
-                "history": await viewer.has_history(),
+                "history": problem is None,
+                "historyProblem": problem,
                 "version": __version__,
             }
         )

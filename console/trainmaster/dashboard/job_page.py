@@ -17,6 +17,7 @@ from typing import Any
 from trainmaster.client.errors import ClientError, NoCluster, NotAllowed
 from trainmaster.client.job import TrainingJob
 from trainmaster.client.operator_sign import written_at
+from trainmaster.client.permission import Access
 from trainmaster.client.sentences import KEEPING, lost_checkpoints, start_of_resumed
 from trainmaster.client.watching import watch_job
 from trainmaster.dashboard.board import Row, row_of
@@ -32,13 +33,15 @@ from trainmaster_operator.wire.values import mapping, number
 # Minimum seconds between two reads of pods, maximum number of pods read per second, and seconds between two reads of
 # events. If a job has many pods, they are read less often. After a change of its state, they are read at once.
 PODS_SECONDS, PODS_A_SECOND, EVENTS_SECONDS = 2.0, 32, 5.0
+# Seconds between two checks whether the viewer may change the job.
+RIGHTS_SECONDS = 30.0
 # Seconds before a retry: after a refusal, and after any other error.
 RETRY_SECONDS, BROKEN_SECONDS = 30.0, 3.0
 # Seconds between two checks whether the job and its pods have been read for the first time.
 FIRST_SECONDS = 0.05
 # Seconds after which the history has recorded a change of a job's attempts.
 HISTORY_SECONDS = 1.5
-# The interval between two reads of pods is at least this many times as long as a read.
+# The interval between two reads of pods, or of events, is at least this many times as long as a read.
 PODS_TIMES = 10.0
 # Approximate bytes of memory that a page needs for each byte of its last events, because rows, the job and its
 # attempts are also kept as objects.
@@ -72,6 +75,8 @@ class JobPage:
     # None until the pods have been read, or if the viewer may not read them.
     _pods: list[Row] | None = None
     _pods_forbidden: str = ""
+    # Whether the viewer may suspend, resume and restart the job.
+    _may_change: bool = False
     _recorded: list[Attempt] = field(default_factory=list)
     # Set when the job's state has changed: another phase, attempt or failure.
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -93,6 +98,7 @@ class JobPage:
             if not self._is_gone:
                 parts += [self._follow(), self._look_at_pods(), self._look_at_attempts()]
                 parts += [self._repeat(self._look_at_events, RETRY_SECONDS)]
+                parts += [self._repeat(self._look_at_rights, BROKEN_SECONDS)]
                 parts += [self._repeat(self._look_at_ranks, BROKEN_SECONDS)]
                 parts += [self._repeat(self._look_at_operator, RETRY_SECONDS)]
             await first_to_end(*parts)
@@ -137,7 +143,9 @@ class JobPage:
         before, self._job = self._job, job
         lost = lost_checkpoints(job)
         said = {"warning": lost and f"Warning: {lost}; {KEEPING}.", "resumes": start_of_resumed(job)}
-        self._latest.put("job", {**_head(job.raw), "row": row_of(job.raw), "live": True, **said})
+        self._latest.put(
+            "job", {**_head(job.raw), "row": row_of(job.raw), "live": True, **said, "mayChange": self._may_change}
+        )
         self._latest.put("attempts", attempts_of(job, self._recorded))
         self._weigh()
         if before is None or _stands(before) != _stands(job):
@@ -187,8 +195,16 @@ class JobPage:
             await asyncio.sleep(wait)
 
     async def _look_at_events(self, job: TrainingJob) -> float:
-        self._latest.put("events", await events_of(self.viewer.transport, job, self._pods or ()))
-        return EVENTS_SECONDS
+        began = time.monotonic()
+        self._latest.put("events", await events_of(self.viewer.transport, job))
+        return max(EVENTS_SECONDS, PODS_TIMES * (time.monotonic() - began))
+
+    async def _look_at_rights(self, job: TrainingJob) -> float:
+        may_change = await self.viewer.access.allows(Access("patch", namespace=self.namespace, name=self.name))
+        if may_change != self._may_change:
+            self._may_change = may_change
+            self._show(self._job or job)
+        return RIGHTS_SECONDS
 
     async def _look_at_ranks(self, job: TrainingJob) -> float:
         pods = self._pods

@@ -8,17 +8,14 @@ from typing import Any
 
 from trainmaster.client.errors import NotAllowed
 from trainmaster.client.job import TrainingJob, has_index, items_of, worker_index
-from trainmaster.client.transport import AsyncTransport
 from trainmaster.dashboard.board import Row
 from trainmaster.dashboard.reading import ViewerTransport
 from trainmaster_operator.api.v1alpha1.names import set_names
 from trainmaster_operator.wire.names import JOB_NAME_LABEL, POD_INDEX_LABEL
 from trainmaster_operator.wire.values import decimal, mapping, mappings, text, whole
 
-# Maximum number of events of an object, and of StatefulSets and unhealthy pods whose events are read. Most unhealthy
-# pods of a job have the same cause.
-MOST_EVENTS = 100
-MOST_TROUBLED = 4
+# Maximum number of events on a page, of StatefulSets whose events are read, and of events of a namespace's pods.
+MOST_EVENTS, MOST_SETS, MOST_POD_EVENTS = 100, 4, 5_000
 # Maximum number of nodes, and of pods of all jobs, that a page of nodes shows.
 MAX_NODES, MAX_PODS = 2_000, 5_000
 # Limit of a number that an API object writes as text: a worker's index, or a node's accelerators.
@@ -72,24 +69,39 @@ def pod_row(pod: Mapping[str, Any]) -> Row:
     }
 
 
-async def events_of(transport: AsyncTransport, job: TrainingJob, pods: Sequence[Row]) -> list[dict[str, Any]]:
-    """Returns the events of a job, its StatefulSets and its unhealthy pods, oldest first."""
+async def events_of(transport: ViewerTransport, job: TrainingJob) -> list[Row]:
+    """Returns the events of a job, its StatefulSets and its pods, also of pods that are gone, oldest first."""
     groups = mappings(mapping(job.raw.get("spec")).get("workerGroups"))
     sets = set_names(job.name, [text(group.get("name"), 63) for group in groups])
-    troubled = [row["name"] for row in pods if not row["ready"] and row["phase"] != "Succeeded"]
     path = f"/api/v1/namespaces/{job.namespace}/events"
     found: list[Mapping[str, Any]] = []
-    for name in dict.fromkeys([job.name, *sets[:MOST_TROUBLED], *troubled[:MOST_TROUBLED]]):
+    for name in dict.fromkeys([job.name, *sets[:MOST_SETS]]):
         query = {"fieldSelector": f"involvedObject.name={name}", "limit": str(MOST_EVENTS)}
         found += items_of(await transport.request("GET", path, query=query))
+
+    def of_a_pod(event: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        # A pod's name is its StatefulSet's name and a number.
+        owner, _, index = text(mapping(event.get("involvedObject")).get("name"), 253).rpartition("-")
+        return event if owner in sets and index.isdecimal() else None
+
+    query = {"fieldSelector": "involvedObject.kind=Pod", "limit": str(MOST_POD_EVENTS)}
+    of_pods, _ = await transport.listed(path, query, of_a_pod)
     created = text(mapping(job.raw.get("metadata")).get("creationTimestamp"), 40)
-    return event_rows(found, since=created)
+    return event_rows([*found, *of_pods], since=created)
 
 
-def event_rows(events: Iterable[Mapping[str, Any]], *, since: str) -> list[dict[str, Any]]:
-    """Returns the events that aren't older than `since` as rows. Older events belong to an earlier job of the name."""
-    rows = [_event_row(event) for event in events]
-    return sorted((row for row in rows if row["at"] >= since), key=lambda row: row["at"])[-MOST_EVENTS:]
+def event_rows(events: Iterable[Mapping[str, Any]], *, since: str) -> list[Row]:
+    """Returns the events that aren't older than `since` as rows. Older events belong to an earlier job of the name.
+
+    Equal events are one row with the sum of their counts.
+    """
+    rows: dict[tuple[str, ...], Row] = {}
+    for row in sorted(map(_event_row, events), key=lambda row: row["at"]):
+        if row["at"] >= since:
+            key = (row["type"], row["reason"], row["object"], row["message"])
+            row["count"] += rows.pop(key, {"count": 0})["count"]
+            rows[key] = row
+    return list(rows.values())[-MOST_EVENTS:]
 
 
 def _event_row(event: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,11 +109,13 @@ def _event_row(event: Mapping[str, Any]) -> dict[str, Any]:
     times = (mapping(event.get("series")).get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
     created = mapping(event.get("metadata")).get("creationTimestamp")
     kind = text(about.get("kind"), 63).lower()
+    count = whole(mapping(event.get("series")).get("count")) or whole(event.get("count")) or 1
     return {
         "at": next((text(time, 40) for time in (*times, created) if isinstance(time, str) and time), ""),
         "type": text(event.get("type"), 40),
         "reason": text(event.get("reason"), 100),
         "message": text(event.get("message"), 2_000).strip(),
+        "count": count,
         "object": f"{'dtj' if kind == 'distributedtrainingjob' else kind}/{text(about.get('name'), 253)}",
     }
 

@@ -49,6 +49,7 @@ class FakeApi:
     asked: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     pods: list[dict[str, Any]] = field(default_factory=list)
     objects: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
+    events: list[dict[str, Any]] = field(default_factory=list)
     # For each pod, the lines of its log, which is then followed until the job is over.
     logs: dict[str, list[str]] = field(default_factory=dict)
     lines_sent: int = 0
@@ -149,6 +150,9 @@ class FakeApi:
             items = [one for (where, _), one in self.objects.items() if namespace in ("", where)]
         elif resource == "pods":
             items = self.pods
+        elif resource == "events":
+            path, _, wanted = request.query.get("fieldSelector", "").rpartition("=")
+            items = [one for one in self.events if one["involvedObject"][path.rpartition(".")[2]] == wanted]
         elif name:
             return _status(404, "NotFound", f"{name} not found")
         assert items_of({"items": items}) == items

@@ -240,6 +240,21 @@ async def test_only_who_may_change_the_job_suspends_it() -> None:
         assert "trainmaster.dev/restart" in api.objects["team", "bert"]["metadata"]["annotations"]
 
 
+async def test_a_page_knows_who_may_change_the_job_and_has_the_events_of_all_its_pods() -> None:
+    api = training(alice=EDIT, carol=VIEW)
+    at = {"lastTimestamp": "2026-11-26T01:00:09Z", "reason": "Pulled", "type": "Normal"}
+    for kind, name in (("DistributedTrainingJob", "bert"), ("Pod", "bert-0"), ("Pod", "bert-7"), ("Pod", "bert-x-0")):
+        api.events += [{**at, "involvedObject": {"kind": kind, "name": name}}] * 2
+    async with dashboard(api) as client:
+        async with client.live("/api/jobs/team/bert", "alice") as page:
+            await page.next("job", mayChange=True)
+            found = [(event["object"], event["count"]) for event in await page.next("events")]
+            assert found == [("dtj/bert", 2), ("pod/bert-0", 2), ("pod/bert-7", 2)], "bert-x is another job"
+        async with client.live("/api/jobs/team/bert", "carol") as page:
+            await page.next("ranks")
+            assert not any(data["mayChange"] for name, data in page.events if name == "job")
+
+
 ATTEMPT = {
     **dict.fromkeys(("startedAt", "runningAt", "endedAt", "failure", "firstStep", "lastStep")),
     **{"attempt": 1, "outcome": "Failed", "runningAt": "2026-11-26T01:00:03Z", "workers": [{"worker": 0}]},
@@ -335,7 +350,8 @@ async def test_what_the_history_has_is_shown_also_of_a_job_that_is_gone() -> Non
     api = training(alice=VIEW, carol=VIEW - {("get", "pods/proxy", "")})
     async with dashboard(api, history_of=history_of) as client:
         assert (await client.get("/api/viewer", "alice"))[1]["history"] is True
-        assert (await client.get("/api/viewer", "carol"))[1]["history"] is False
+        carols = (await client.get("/api/viewer", "carol"))[1]
+        assert (carols["history"], carols["historyProblem"]) == (False, "There is none.")
         status, recorded = await client.get("/api/history/jobs", "alice")
         found = [(each["name"], each["failure"]) for each in recorded["items"]]
         assert (status, found) == (200, [("gone", "KeyError: 7; rank 1 ended with exit code 1"), ("well", None)])

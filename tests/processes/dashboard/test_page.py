@@ -10,18 +10,19 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
+from tests.dashboard_pages import survivor, troubled
 from tests.dashboard_pages.browser import batch_milliseconds, new_page
 from tests.dashboard_pages.fleet import HOSTILE
 from tests.dashboard_pages.served import Served
 from tests.dashboard_pages.server import PAGE, SENT
-from tests.dashboard_pages.survivor import RESUMES, WARNING
 from tools.vendor import AXE, UPLOT
 
-LIMIT_BYTES = 200_000
+LIMIT_BYTES = 240_000
 LIMIT_SCRIPT_MILLISECONDS = 16.0
 SURVIVOR = "/jobs/research/llama-8b-pretrain"
 # A view, and something that is visible once it is complete.
@@ -245,6 +246,7 @@ def test_attempts_failures_and_time_are_on_the_timeline(page: Page, shared: Serv
     page.goto(shared.url + SURVIVOR)
     expect(page.locator(".line-of-time .segment")).to_have_count(4)
     expect(page.locator(".mark")).to_have_count(3)
+    expect(page.locator(".ticks span").first).to_have_text(re.compile(r"^\d\d:[0-5]0$"))
     expect(page.locator(".failures .message").nth(1)).to_contain_text("7 others wait for it in all_reduce")
     page.locator(".mark").first.click()
     expect(page.locator("#failure-1")).to_be_focused()
@@ -271,7 +273,14 @@ def test_a_short_jobs_timeline_has_no_label_twice(page: Page, own: Served) -> No
 
 def test_ranks_with_stacks_alike_are_shown_with_the_steps_of_all(page: Page, shared: Served) -> None:
     page.goto(f"{shared.url}{SURVIVOR}#tab=evidence")
-    expect(page.locator("[role=tabpanel] summary").nth(1)).to_contain_text("steps 9,880 to 9,881, 7 ranks alike")
+    expect(page.locator("[role=tabpanel] summary").nth(2)).to_contain_text("steps 9,880 to 9,881, 7 ranks alike")
+
+
+def test_every_phase_has_a_shape(page: Page, shared: Served) -> None:
+    page.goto(f"{shared.url}/nodes")
+    phases = page.evaluate("import('/page/format.js').then(found => found.PHASES)")
+    assert "Suspending" in phases
+    assert page.locator(", ".join(f"#i-{phase}" for phase in phases)).count() == len(phases)
 
 
 def test_a_reason_that_says_what_the_phase_says_is_left_out(page: Page, own: Served) -> None:
@@ -293,14 +302,116 @@ def test_a_node_names_a_job_once(page: Page, shared: Served) -> None:
 
 def test_curves_grow_and_go_by_steps_too(page: Page, own: Served) -> None:
     page.goto(own.url + SURVIVOR)
-    expect(page.locator(".plot canvas")).to_have_count(6)
+    expect(page.locator(".plot canvas")).to_have_count(12)
     loss = page.locator(".plot").first
     label = loss.get_attribute("aria-label") or ""
     assert re.match(r"Loss: from \d", label)
     expect(loss).not_to_have_attribute("aria-label", label)
     page.get_by_role("button", name="Steps").click()
     expect(page.get_by_role("button", name="Steps")).to_have_attribute("aria-pressed", "true")
-    expect(page.locator(".plot canvas")).to_have_count(6)
+    expect(page.locator(".plot canvas")).to_have_count(12)
+
+
+def test_a_view_of_curves_is_in_the_url(page: Page, shared: Served) -> None:
+    page.goto(f"{shared.url}{SURVIVOR}#x=step&smooth=0.6&log=1&metrics=loss,memoryBytes")
+    expect(page.locator(".curve-title")).to_have_text(["Loss", "Memory (GiB)"])
+    expect(page.locator("output")).to_have_text("0.60")
+    expect(page.locator(".curve").nth(1)).to_contain_text(re.compile(r"worker 3\d\d\.\d+ GiB of 128 GiB"))
+    page.get_by_role("button", name="Metrics: 2 of 12").click()
+    page.get_by_role("dialog", name="Metrics").get_by_text("eval_accuracy").click()
+    page.get_by_role("button", name="Show", exact=True).click()
+    expect(page.locator(".curve-title").nth(2)).to_have_text("eval_accuracy")
+    assert "metrics=loss%2CmemoryBytes%2Ceval_accuracy" in page.url
+    page.locator(".plot").first.drag_to(
+        page.locator(".plot").first, source_position={"x": 100, "y": 40}, target_position={"x": 200, "y": 60}
+    )
+    assert re.search(r"zoom=\d+", page.url)
+    page.get_by_role("button", name="Reset zoom").click()
+    assert "zoom" not in page.url
+
+
+LINES = """async () => {
+  const { borders, smoothed, tables } = await import("/page/series.js");
+  const curve = { kind: "training", resolutionSeconds: 2, at: [0, 2, 4, 60, 62, 64], attempt: [1, 1, 1, 1, 2, 2],
+                  step: [10, 20, 30, 40, 25, 35], redone: [false, false, false, false, true, true] };
+  const line = { values: [1, 2, null, 4, 5, 6] };
+  const attempts = [{ attempt: 1, lastStep: 42, failure: { failedAt: "1970-01-01T00:01:01Z" } }, { attempt: 2 }];
+  return {
+    byTime: tables(curve, line, false).main, byStep: tables(curve, line, true).main,
+    marks: [false, true].map(byStep => borders(attempts, curve, byStep)[0].x),
+    smoothed: smoothed([1, null, 3], 0.5).map(value => value && Number(value.toFixed(3))),
+  };
+}"""
+
+
+def test_lines_have_gaps_where_nothing_was_recorded_and_marks_where_the_failure_was(page: Page, shared: Served) -> None:
+    page.goto(f"{shared.url}/nodes")
+    found = page.evaluate(LINES)
+    # Nothing was recorded from 4 s to 60 s, and the second attempt begins after 60 s.
+    assert found["byTime"] == [[0, 2, 4, 32, 60, 61, 62, 64], [1, 2, None, None, 4, None, 5, 6]]
+    # Steps 30 and 40 were done by the attempt that failed, and 25 and 35 are newer.
+    assert found["byStep"] == [[10, 20, 25, 35], [1, 2, 5, 6]]
+    assert found["marks"] == [61, 42]
+    # TensorBoard's average: (1 * 0.25 + 3 * 0.5) / 0.75.
+    assert found["smoothed"] == [1, None, 2.333]
+
+
+def test_jobs_are_compared_in_one_colour_each(page: Page, shared: Served) -> None:
+    page.goto(shared.url + SURVIVOR)
+    page.get_by_role("button", name="Compare").click()
+    dialog = page.get_by_role("dialog", name="Compare with")
+    dialog.get_by_role("searchbox").fill("whisper")
+    dialog.get_by_text("whisper-deleted").click()
+    dialog.get_by_role("button", name="Show").click()
+    assert "with=speech%2Fwhisper-deleted%2Fuid-whisper-deleted" in page.url
+    expect(page.locator(".jobs-key a")).to_have_text(["llama-8b-pretrain", "whisper-deleted"])
+    lines = page.locator(".curve").first.locator(".lines li")
+    expect(lines).to_have_count(2)
+    expect(lines.nth(1)).to_contain_text(re.compile(r"whisper-deleted\d\.\d+"))
+    colours = page.locator(".jobs-key .swatch").evaluate_all("all => all.map(one => one.style.background)")
+    shown = lines.locator(".swatch").evaluate_all("all => all.map(one => one.style.background)")
+    assert colours == shown and colours[0] != colours[1]
+
+
+def test_a_hang_is_seen_in_every_view_and_its_seconds_are_counted(page: Page, own: Served) -> None:
+    own.call(troubled.add, own.dashboard)
+    page.goto(f"{own.url}/?phase=In+trouble")
+    expect(page.locator(".rows .job-row")).to_have_count(2)
+    row = page.locator(".job-row", has=page.get_by_role("link", name=troubled.HANGS))
+    expect(row.locator(".sentence")).to_contain_text(re.compile(r"^no step for \d+ s \(a step takes 0\.05 s\)"))
+    expect(row.locator(".eta")).to_have_text("")
+    row.get_by_role("link").click()
+    expect(page.locator(".trouble")).to_contain_text(f"(a step takes 0.05 s): {troubled.STALL}")
+    expect(page.locator(".fact.speed .value")).to_have_text("\u2013")
+    expect(page.locator(".heat .stopped")).to_contain_text(troubled.STALL)
+    expect(page.get_by_role("button", name="Open rank 3")).to_be_visible()
+    expect(page.get_by_role("button", name="Suspend")).to_be_hidden()
+
+
+def test_failures_alike_are_one_entry(page: Page, own: Served) -> None:
+    own.call(troubled.add, own.dashboard)
+    page.goto(f"{own.url}/jobs/research/{troubled.LOOPS}")
+    entries = page.locator(".failures li")
+    expect(entries).to_have_count(3)
+    expect(entries.first).to_contain_text("ValueError: sample 4041 has no label 21 times")
+    expect(entries.first.locator(".message")).to_contain_text("at train.py:41 in step")
+    boxes = sorted(page.locator(".mark").evaluate_all("all => all.map(one => { const box = one.getBoundingClientRect();"
+                                                      " return [box.left, box.right]; })"))  # fmt: skip
+    assert all(right <= left for (_, right), (left, _) in pairwise(boxes)), "no mark lies over another"
+    height = page.locator(".timeline").bounding_box()
+    assert height is not None and height["height"] < 500
+
+
+def test_empty_charts_say_why(page: Page, own: Served) -> None:
+    names = {"kind": "MetricNames", "note": None, "items": []}
+    page.route("**/metrics*", lambda route: route.fulfill(json=names))
+    no_heat: dict[str, list[float]] = {name: [] for name in ("at", "attempt", "ranks", "workers", "values")}
+    page.route("**/heat?*", lambda route: route.fulfill(json=no_heat))
+    notice = "the script reports no progress; call trainloop.report(step=…)"
+    own.dashboard.pages[survivor.UID] = {"job": {}}
+    own.dashboard.fleet.rows[survivor.UID] |= {"notice": notice}
+    page.goto(own.url + SURVIVOR)
+    expect(page.get_by_text(notice)).to_have_count(3)
 
 
 def test_logs_are_found_and_wait_for_who_scrolls_up(page: Page, own: Served) -> None:
@@ -324,7 +435,7 @@ def test_logs_are_found_and_wait_for_who_scrolls_up(page: Page, own: Served) -> 
 def test_a_button_asks_before_it_does_anything(page: Page, own: Served) -> None:
     page.goto(own.url + SURVIVOR)
     page.get_by_role("button", name="Suspend").click()
-    expect(page.get_by_role("dialog").locator(".note")).to_have_text(WARNING)
+    expect(page.get_by_role("dialog").locator(".note")).to_have_text(survivor.WARNING)
     page.get_by_role("button", name="Cancel").click()
     expect(page.get_by_role("dialog")).to_be_hidden()
     assert own.dashboard.posted == []
@@ -338,7 +449,7 @@ def test_resume_says_from_which_step(page: Page, own: Served) -> None:
     own.dashboard.fleet.rows["uid-waits"] |= {"phase": "Suspended", "suspended": True}
     page.goto(f"{own.url}/jobs/vision/vit-huge-waits")
     page.get_by_role("button", name="Resume").click()
-    expect(page.get_by_role("dialog").locator("p")).to_have_text(f"It gets pods again. {RESUMES}")
+    expect(page.get_by_role("dialog").locator("p")).to_have_text(f"It gets pods again. {survivor.RESUMES}")
 
 
 def test_a_lost_connection_is_said_and_comes_back(page: Page, own: Served, complaints: list[str]) -> None:
@@ -347,7 +458,9 @@ def test_a_lost_connection_is_said_and_comes_back(page: Page, own: Served, compl
     expect(page.locator("#banner")).to_be_hidden()
     own.dashboard.down = True
     own.call(own.dashboard.cut)
-    expect(page.locator("#banner")).to_contain_text("reconnecting")
+    expect(page.locator("#banner")).to_contain_text(
+        re.compile(r"^The dashboard is being restarted\. The page shows the state of [\d:]{8}\. It is reconnecting")
+    )
     expect(page.locator(".rows .job-row").first).to_be_visible()
     own.dashboard.down = False
     expect(page.locator("#banner")).to_be_hidden()
@@ -413,6 +526,7 @@ def test_deleted_jobs_are_shown_when_asked_for(page: Page, own: Served) -> None:
     page.get_by_label("with deleted jobs").check()
     page.get_by_role("link", name="whisper-deleted").click()
     expect(page.locator(".reason")).to_contain_text("shown from the history")
+    expect(page.locator(".trouble")).to_have_text("It succeeded at step 25,000 of 25,000.")
     expect(page.get_by_role("button", name="Suspend")).to_be_hidden()
 
 
@@ -453,6 +567,12 @@ def test_who_has_no_job_learns_how_to_make_one(page: Page, own: Served) -> None:
     page.goto(own.url)
     expect(page.get_by_role("heading", name="No jobs yet")).to_be_visible()
     expect(page.get_by_text("kubectl dtj submit")).to_be_visible()
+
+
+def test_without_a_history_the_choice_of_deleted_jobs_says_why(page: Page, own: Served) -> None:
+    own.dashboard.history = False
+    page.goto(own.url)
+    expect(page.get_by_label("with deleted jobs: This dashboard has no history.")).to_be_disabled()
 
 
 def test_who_may_read_one_namespace_chooses_it(page: Page, own: Served) -> None:

@@ -231,9 +231,11 @@ def test_nodes_pods_and_events_have_what_a_page_shows() -> None:
     }
     about = {"involvedObject": {"kind": "DistributedTrainingJob", "name": "bert"}, "reason": "Restarting"}
     events: list[dict[str, Any]] = [
-        {**about, "lastTimestamp": None, "eventTime": "2026-11-26T02:00:00Z", "message": 3},
-        {**about, "lastTimestamp": "2026-11-26T01:00:00Z"},
+        {**about, "lastTimestamp": None, "eventTime": "2026-11-26T02:00:00Z", "reason": 3},
+        {**about, "lastTimestamp": "2026-11-26T01:00:00Z", "count": 4},
+        {**about, "lastTimestamp": "2026-11-26T01:30:00Z"},
         {**about, "lastTimestamp": "2026-11-25T00:00:00Z"},
     ]
     rows = event_rows(events, since="2026-11-26T00:00:00Z")
     assert [row["at"][11:13] for row in rows] == ["01", "02"] and rows[0]["object"] == "dtj/bert"
+    assert [row["count"] for row in rows] == [5, 1], "equal events are one row"

@@ -62,6 +62,7 @@ export async function follow(path, events, signal) {
   const self = {};
   let pause = SHORTEST_MS;
   while (!signal.aborted) {
+    let sentence;
     try {
       const answer = await send(path, { signal });
       connected(self, true);
@@ -74,21 +75,22 @@ export async function follow(path, events, signal) {
         if (error.status !== 401) events.refused?.(error.message);
         break;
       }
-      if (!(error instanceof Refused || error instanceof TypeError || error.name === "AbortError")) throw error;
+      // The dashboard says which server is down.
+      if (error instanceof Refused) sentence = error.message;
+      else if (!(error instanceof TypeError || error.name === "AbortError")) throw error;
     }
     if (signal.aborted) break;
-    connected(self, false);
+    connected(self, false, sentence);
     await wait(pause * (0.75 + Math.random() / 2), signal);
     pause = Math.min(pause * 2, LONGEST_MS);
   }
   connected(self, true);
 }
 
-function connected(self, is) {
-  if (is === !lost.has(self)) return;
-  if (is) lost.delete(self);
-  else lost.add(self);
-  listeners.connection(lost.size === 0);
+function connected(self, is, sentence) {
+  if (!is) lost.add(self);
+  else if (!lost.delete(self)) return;
+  listeners.connection(lost.size === 0, sentence);
 }
 
 /** Reads events until the stream ends, and returns whether an `end` event was among them. */

@@ -6,6 +6,7 @@
 //   job       one job: its state, from the stream, and its tabs
 //   header    phase, figures and buttons
 //   overview  why, timeline (attempts, where the time went), curves (charts over time or steps), heat (of ranks)
+//   curves    series reads the metrics, chart draws one, picker chooses metrics and jobs to compare
 //   rank      the drawer of one rank: figures, stacks, log
 //   logs, evidence, details (workers, events, manifest)    the other tabs
 //   nodes     nodes that jobs blame or avoid
@@ -15,6 +16,7 @@
 
 import { ask, launch, listen, Refused } from "./api.js";
 import { h, text } from "./dom.js";
+import { stale } from "./format.js";
 import { signIn } from "./signin.js";
 
 const VIEWS = {
@@ -79,7 +81,7 @@ async function open({ moved = false } = {}) {
     if (signal.aborted) return;
     if (!(error instanceof Refused || error instanceof TypeError)) throw error;
     if (error.status === 401) return;
-    connection(false);
+    connection(false, error instanceof Refused ? error.message : undefined);
     setTimeout(() => signal.aborted || open(), 2000);
   }
 }
@@ -90,16 +92,20 @@ function nothing(sentence) {
 }
 
 let losing = 0;
+let lostAt = 0;
 
-function connection(stands) {
+function connection(stands, sentence = "The dashboard doesn't answer.") {
   const banner = document.getElementById("banner");
-  clearTimeout(losing);
-  if (stands) banner.hidden = true;
+  if (stands) {
+    clearTimeout(losing);
+    losing = lostAt = 0;
+    banner.hidden = true;
+    return;
+  }
+  lostAt ||= Date.now() / 1000;
+  text(banner, `${stale(sentence, lostAt)} It is reconnecting …`);
   // Most streams are reconnected before the viewer needs to know.
-  else losing = setTimeout(() => {
-    banner.hidden = false;
-    text(banner, "Connection lost. The page may be out of date; reconnecting …");
-  }, 1000);
+  losing ||= setTimeout(() => { banner.hidden = false; }, 1000);
 }
 
 /** Returns whether a key press is meant for the page, not for a field or a dialog. */

@@ -1,19 +1,31 @@
 // Defines the cells of the list of jobs: their text and sort key. A cell changes only if its text does.
 
 import { attribute, h, icon, text } from "./dom.js";
-import { PHASES, UNKNOWN, ago, clock, duration, figure, jobPath, known, percent, seconds, whole } from "./format.js";
+import { PHASES, UNKNOWN, ago, brief, clock, figure, jobPath, known, percent, seconds, trouble, whole } from "./format.js";
 
-/** Returns a phase's badge: a coloured shape and word. */
+/** Returns a phase's badge: a coloured shape and word. If the job is in trouble, its shape is a warning. */
 export function badge(phase) {
   const element = h("span.badge");
   setBadge(element, phase);
   return element;
 }
 
-export function setBadge(element, phase) {
-  if (element.dataset.phase === phase) return;
+export function setBadge(element, phase, warns = false) {
+  if (element.dataset.phase === phase && element.classList.contains("warns") === warns) return;
   element.dataset.phase = phase;
-  element.replaceChildren(icon(PHASES.includes(phase) || phase === "Deleted" ? phase : "Pending"), h("span", phase));
+  element.classList.toggle("warns", warns);
+  element.replaceChildren(icon(warns ? "warning" : PHASES.includes(phase) || phase === "Deleted" ? phase : "Pending"), h("span", phase));
+}
+
+const TAIL = 6;
+const ENDED = ["Succeeded", "Failed"];
+
+/** Describes how a deleted job ended. */
+export function ending(row) {
+  const progress = known(row.step) ? ` at step ${whole(row.step)}${row.totalSteps ? ` of ${whole(row.totalSteps)}` : ""}` : "";
+  if (row.phase === "Failed") return `It failed${progress}${row.failure ? `: ${row.failure}` : ""}`;
+  if (row.phase === "Succeeded") return `It succeeded${progress}`;
+  return `It was ${row.phase ?? "Pending"}${progress} when it was deleted${row.failure ? `; its last failure: ${row.failure}` : ""}`;
 }
 
 export const share = (row) => (known(row.step) && row.totalSteps ? Math.min(1, row.step / row.totalSteps) : row.phase === "Succeeded" ? 1 : null);
@@ -24,16 +36,19 @@ export const COLUMNS = [
     title: "Phase",
     sort: (row) => PHASES.indexOf(row.phase),
     make: () => badge("Pending"),
-    fill: (cell, row) => setBadge(cell.firstChild, row.deletedAt ? "Deleted" : row.phase),
+    fill: (cell, row) => setBadge(cell.firstChild, row.deletedAt && !ENDED.includes(row.phase) ? "Deleted" : row.phase, Boolean(!row.deletedAt && trouble(row))),
   },
   {
     id: "name",
     title: "Job",
     sort: (row) => row.name,
-    make: () => [h("a.name", { href: "/" }), h("span.namespace")],
+    // A long name is cut before its last characters, which often differ.
+    make: () => [h("a.name", { href: "/" }, h("span"), h("span")), h("span.namespace")],
     fill: (cell, row) => {
-      text(cell.firstChild, row.name);
+      text(cell.firstChild.firstChild, row.name.slice(0, -TAIL));
+      text(cell.firstChild.lastChild, row.name.slice(-TAIL));
       attribute(cell.firstChild, "title", row.name);
+      attribute(cell.firstChild, "aria-label", row.name);
       attribute(cell.firstChild, "href", jobPath(row.namespace, row.name, row.deletedAt && row.uid));
       text(cell.lastChild, row.namespace);
     },
@@ -77,15 +92,16 @@ export const COLUMNS = [
   },
   {
     id: "latest",
-    title: "Last failure, or why it waits",
-    sort: (row) => row.waits || row.failure,
+    title: "Trouble, why it waits, or last failure",
+    sort: (row) => trouble(row) || row.waits || row.failure,
     make: () => h("span.sentence"),
     fill: (cell, row) => {
       const ends = row.phase === "Succeeded" || row.phase === "Running";
-      const sentence = row.waits && !ends ? row.waits : (row.failure ?? "");
+      const wrong = row.deletedAt ? (ENDED.includes(row.phase) ? "" : ending(row)) : trouble(row);
+      const sentence = wrong || (row.waits && !ends ? row.waits : (row.failure ?? ""));
       text(cell.firstChild, sentence);
       attribute(cell, "title", sentence || null);
-      attribute(cell, "data-kind", row.waits && !ends ? "waits" : row.phase === "Failed" ? "failed" : "past");
+      attribute(cell, "data-kind", wrong && !row.deletedAt ? "trouble" : row.waits && !ends ? "waits" : row.phase === "Failed" ? "failed" : "past");
     },
   },
   {
@@ -104,8 +120,8 @@ export const COLUMNS = [
 function remaining(row) {
   const from = seconds(row.startedAt) ?? seconds(row.createdAt);
   const to = seconds(row.completedAt);
-  if (known(to)) return known(from) ? `took ${duration(to - from)}` : "";
-  return known(row.etaSeconds) && row.phase === "Running" ? `${duration(row.etaSeconds)} left` : "";
+  if (known(to)) return known(from) ? `took ${brief(to - from)}` : "";
+  return known(row.etaSeconds) && row.phase === "Running" && !row.stall ? `${brief(row.etaSeconds)} left` : "";
 }
 
 /** Returns the list's row for a job from the history. */

@@ -2,7 +2,7 @@
 
 import { askText } from "./api.js";
 import { button, copyButton, h, keyed, save, table, text } from "./dom.js";
-import { clock, known, median, seconds, stepTime } from "./format.js";
+import { clock, known, median, seconds, stepTime, whole } from "./format.js";
 
 function workers({ openRank }) {
   const body = h("tbody");
@@ -31,17 +31,18 @@ function workers({ openRank }) {
 
 function events() {
   const body = h("tbody");
-  const none = h("div.empty", { hidden: true }, h("h2", "No events"), h("p", "Kubernetes keeps events for about an hour."));
-  const card = h("div.card.table-card", table("Events", ["Time", "Type", "Reason", "Object", "Message"], body));
+  const none = h("div.empty", { hidden: true }, h("h2", "No events"), h("p"));
+  const card = h("div.card.table-card", table("Events", ["Time", "Count#", "Type", "Reason", "Object", "Message"], body));
   const at = (event) => (typeof event.at === "number" ? event.at : seconds(event.at));
   return {
     element: h("section", none, card),
     update: (state) => {
       none.hidden = state.events.length > 0;
+      text(none.lastChild, state.live && !state.gone ? "Kubernetes keeps events for about an hour." : "The history keeps no events.");
       card.hidden = state.events.length === 0;
       const shown = state.events.map((event, number) => ({ ...event, number })).sort((a, b) => at(b) - at(a) || b.number - a.number);
-      keyed(body, shown, (event) => `${event.at} ${event.object} ${event.reason} ${event.message}`, () => h("tr", h("td.nowrap"), h("td"), h("td"), h("td.code"), h("td.wide")), (line, event) => {
-        [clock(at(event)), event.type, event.reason, event.object, event.message].forEach((cell, column) => text(line.children[column], cell));
+      keyed(body, shown, (event) => `${event.object} ${event.type} ${event.reason} ${event.message}`, () => h("tr", h("td.nowrap"), h("td.number"), h("td"), h("td"), h("td.code"), h("td.wide")), (line, event) => {
+        [clock(at(event)), event.count > 1 ? whole(event.count) : "", event.type, event.reason, event.object, event.message].forEach((cell, column) => text(line.children[column], cell));
         line.classList.toggle("warning", event.type === "Warning");
       });
     },

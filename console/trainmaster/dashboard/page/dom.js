@@ -25,9 +25,19 @@ export function h(kind, ...children) {
 /** Returns a button that doesn't submit a form. */
 export const button = (properties, ...children) => h("button", { type: "button", ...properties }, ...children);
 
-/** Returns a table that scrolls if it is wider than the page. A title that ends with # marks a column of numbers. */
-export const table = (label, titles, body) => h("div.scroll", { tabindex: 0, role: "region", "aria-label": label },
-  h("table", h("thead", h("tr", titles.map((title) => h("th", { scope: "col", class: title.endsWith("#") ? "number" : "" }, title.replace("#", ""))))), body));
+/**
+ * Returns a table that scrolls if it is wider than the page, and says so. A title that ends with # marks a column of
+ * numbers.
+ */
+export function table(label, titles, body) {
+  const inner = h("table", h("thead", h("tr", titles.map((title) => h("th", { scope: "col", class: title.endsWith("#") ? "number" : "" }, title.replace("#", ""))))), body);
+  const box = h("div.scroll", { tabindex: 0, role: "region", "aria-label": label }, inner);
+  const hint = h("p.scroll-hint", { hidden: true }, "Scroll sideways for more columns →");
+  const watch = new ResizeObserver(() => { hint.hidden = inner.offsetWidth <= box.clientWidth; });
+  watch.observe(inner);
+  watch.observe(box);
+  return h("div", hint, box);
+}
 
 /** Returns a symbol from the sprite in index.html. */
 export function icon(name, className = "icon") {

@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { copyButton, h, table } from "./dom.js";
-import { clock, count, culprit, firstLine, known, ranges, seconds, whole } from "./format.js";
+import { cause, clock, count, culprit, firstLine, known, ranges, seconds, whole } from "./format.js";
 import { standing } from "./rank.js";
 
 export function evidence({ url, signal }) {
@@ -31,14 +31,14 @@ export function evidence({ url, signal }) {
   };
 }
 
-function card(one) {
+function card(one, at) {
+  const newest = at === 0;
   const failure = one.failure ?? {};
   const groups = grouped(one.ranks ?? {}, failure.rank);
   const workers = Object.entries(one.workers ?? {});
   const logs = Object.entries(one.logs ?? {});
-  return h("section.card", {},
-    h("div.card-head", h("h2", `Attempt ${one.attempt}: ${culprit(failure)}`), h("span.muted", clock(seconds(failure.failedAt)))),
-    h("p", firstLine(failure.message)),
+  return h("details.card.evidence", { open: newest },
+    h("summary", h("h2", `Attempt ${one.attempt}: ${cause(failure)}`), h("span.muted", `${failure.exception ? `${culprit(failure)}, ` : ""}${clock(seconds(failure.failedAt))}`)),
     groups.length > 0 && h("h3", groups.length > 1 ? "Stacks, different ones first" : "Stacks"),
     groups.map((group, at) => h("details", { open: at === 0 },
       h("summary", h("strong", `${group.ranks.length > 1 ? "Ranks" : "Rank"} ${ranges(group.ranks)}`), ` ${stood(group.states)}`,

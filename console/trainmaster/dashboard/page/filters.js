@@ -1,11 +1,14 @@
 // Selects and sorts the jobs to show. The URL contains the choice, so users can share it.
 
-import { PHASES } from "./format.js";
+import { PHASES, trouble } from "./format.js";
+
+/** A chip for running jobs that aren't well. */
+export const TROUBLE = "In trouble";
 
 export class Filters {
   constructor(search) {
     const found = new URLSearchParams(search);
-    this.phases = new Set((found.get("phase") ?? "").split(",").filter((phase) => [...PHASES, "Deleted"].includes(phase)));
+    this.phases = new Set((found.get("phase") ?? "").split(",").filter((phase) => [TROUBLE, ...PHASES, "Deleted"].includes(phase)));
     this.namespace = found.get("namespace") ?? "";
     this.query = found.get("q") ?? "";
     this.sort = found.get("sort") ?? "created";
@@ -50,7 +53,9 @@ export class Filters {
       }
       const phase = row.deletedAt ? "Deleted" : row.phase;
       counts[phase] = (counts[phase] ?? 0) + 1;
-      if (!this.phases.size || this.phases.has(phase)) chosen.push(row);
+      const wrong = !row.deletedAt && trouble(row);
+      if (wrong) counts[TROUBLE] = (counts[TROUBLE] ?? 0) + 1;
+      if (!this.phases.size || this.phases.has(phase) || (wrong && this.phases.has(TROUBLE))) chosen.push(row);
     }
     const column = columns.find((one) => one.id === this.sort) ?? columns.at(-1);
     const by = this.descending ? -1 : 1;

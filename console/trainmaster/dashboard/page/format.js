@@ -26,6 +26,7 @@ export const CATEGORIES = {
 
 const WHOLE = new Intl.NumberFormat("en");
 const CLOCK = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const DATE = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
 const DAY = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
 
 export const known = (value) => value !== null && value !== undefined && !Number.isNaN(value);
@@ -43,6 +44,18 @@ export function figure(value) {
 
 /** Formats an axis' figure: 0.5, 10, 3e−4. */
 export const tick = (value) => (value !== 0 && Math.abs(value) < 0.001 ? String(Number(value.toPrecision(2))).replace("e-", "e−") : value.toLocaleString("en", { maximumSignificantDigits: 4 }));
+
+const BYTES = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+
+/** Returns the divisor and the name of the unit for values up to `most`: bytes become GiB, ratios become percent. */
+export function unitOf(unit, most) {
+  if (unit === "ratio") return [0.01, "%"];
+  if (unit === "s") return most < 0.5 ? [0.001, "ms"] : most >= 600 ? [60, "min"] : [1, "s"];
+  const [what, per] = unit.split("/");
+  if (what !== "bytes") return [1, unit];
+  const power = Math.max(0, Math.min(BYTES.length - 1, Math.floor(Math.log2(most || 1) / 10)));
+  return [1024 ** power, BYTES[power] + (per ? `/${per}` : "")];
+}
 
 export const percent = (share, digits = 0) => (known(share) ? `${(share * 100).toFixed(digits)} %` : UNKNOWN);
 
@@ -77,11 +90,37 @@ export function clock(at) {
 
 export const clockOnly = (at) => CLOCK.format(new Date(at * 1000));
 
+/** The viewer's time zone, in which all times are shown: UTC, UTC+2. */
+export const ZONE = new Intl.DateTimeFormat("en", { timeZoneName: "shortOffset" }).formatToParts().find((part) => part.type === "timeZoneName").value.replace("GMT", "UTC").replace("+0", "");
+
+export const INCREMENTS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800, 604_800];
+
+/** Returns at most `most` round local times between two times, as [time, label]. */
+export function roundTimes(from, to, most) {
+  const every = INCREMENTS.find((step) => (to - from) / step <= most) ?? Math.ceil((to - from) / most / 604_800) * 604_800;
+  const zone = new Date(from * 1000).getTimezoneOffset() * 60;
+  const ticks = [];
+  for (let at = Math.ceil((from - zone) / every) * every + zone; at <= to; at += every)
+    ticks.push([at, every >= 86_400 ? DATE.format(at * 1000) : to - from > 86_400 ? clock(at) : clockOnly(at).slice(0, every < 60 ? 8 : 5)]);
+  return ticks;
+}
+
+/** Cuts a long name in the middle, because the end often differs: bert-mrpc-…-7f3a. */
+export const shortName = (name, most = 36) => (name.length > most ? `${name.slice(0, Math.ceil(most * 0.6) - 1)}…${name.slice(-Math.floor(most * 0.4))}` : name);
+
 /** Formats an age. From ten on, only the largest unit is shown: 3 h 9 min, 15 h, 10 d. */
 export function ago(at) {
-  const words = known(at) ? duration(Math.max(10, Math.floor(Date.now() / 1000 - at))) : UNKNOWN;
+  return known(at) ? brief(Math.max(10, Math.floor(Date.now() / 1000 - at))) : UNKNOWN;
+}
+
+/** Formats a duration; from ten on, only its largest unit is shown. */
+export function brief(seconds) {
+  const words = duration(seconds);
   return /^\d\d/.test(words) ? words.split(" ", 2).join(" ") : words;
 }
+
+/** Adds to a sentence about a problem since when the page is out of date. */
+export const stale = (sentence, since) => `${sentence} The page shows the state of ${clock(since)}.`;
 
 export const count = (number, one, many = `${one}s`) => `${whole(number)} ${number === 1 ? one : many}`;
 
@@ -112,6 +151,25 @@ export function culprit(failure) {
 }
 
 export const firstLine = (message) => (message ?? "").split("\n", 1)[0];
+
+/** Describes what is wrong with a running job, such as a stall; empty if nothing is. */
+export function trouble(row) {
+  const { stall } = row;
+  if (row.phase !== "Running" || !stall) return row.trouble || row.notice || "";
+  const where = firstLine(stall.message);
+  return stalled(stall) + (where && `: ${where}`);
+}
+
+/** Describes a stall: no step for 88 s (a step takes 0.05 s). */
+export function stalled({ since, section, usualSeconds }) {
+  const step = !section || section === "train";
+  const age = Math.floor(Date.now() / 1000 - seconds(since));
+  const usual = known(usualSeconds) ? ` (a ${step ? "step" : section} takes ${Number(usualSeconds.toPrecision(2))} s)` : "";
+  return `no ${step ? "step" : `progress in ${section}`} for ${age < 120 ? `${Math.max(0, age)} s` : duration(age)}${usual}`;
+}
+
+/** Describes a failure in one line: the exception and its place in the user's code, or else the first line. */
+export const cause = (failure) => (failure.exception ? [failure.exception, failure.location && `at ${failure.location}`].filter(Boolean).join(" ") : firstLine(failure.message) || failure.reason || "Failed");
 
 export const jobPath = (namespace, name, uid) =>
   `/jobs/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}${uid ? `?uid=${encodeURIComponent(uid)}` : ""}`;

@@ -2,7 +2,8 @@
 
 import { ask } from "./api.js";
 import { announce, attribute, button, h, icon, keyed, onFrame, table, text } from "./dom.js";
-import { clockOnly, count, figure, known, median, stepTime, whole } from "./format.js";
+import { ZONE, clockOnly, count, figure, firstLine, known, median, stalled, stepTime, whole } from "./format.js";
+import { whyEmpty } from "./series.js";
 import { column, domain, draw, layout, picture, ramp } from "./heat_drawing.js";
 
 const FIGURES = { stepSeconds: ["Step time", stepTime], gradNorm: ["Gradient norm", figure], loss: ["Loss", figure] };
@@ -22,14 +23,17 @@ export function heat(context) {
   const which = h("select", { "aria-label": "Figure", onchange: () => { map = null; read(); } },
     Object.entries(FIGURES).map(([id, [title]]) => h("option", { value: id }, title)));
   const straggler = h("p.straggler", { hidden: true });
+  const stopped = h("p.stopped", { hidden: true });
   const note = h("p.note", { hidden: true });
   const body = h("tbody");
   const rest = h("details.heat-table", { ontoggle: () => render() }, h("summary", "As a table, slowest ranks first"),
     table("Ranks", ["Rank", "Worker", "Newest#", "Median#", "Highest#", "Share of the median#"], body));
+  const legend = h("span.legend.muted", low, scale, high, h("span.zone", `times in ${ZONE}`));
+  const box = h("div.heat-box", canvas, tip);
+  const empty = h("p.muted", { hidden: true });
   const element = h("section.card.heat", { hidden: true, "aria-labelledby": "heat-title" },
-    h("div.card-head", h("h2", { id: "heat-title" }, "Ranks over time"), which, h("span.spring"),
-      h("span.legend.muted", low, scale, high)),
-    straggler, note, h("div.heat-box", canvas, tip),
+    h("div.card-head", h("h2", { id: "heat-title" }, "Ranks over time"), which, h("span.spring"), legend),
+    stopped, straggler, note, empty, box,
     h("p.visually-hidden", { id: "heat-help" }, "Arrow keys move between ranks and times, Enter opens the rank."), rest);
   const render = onFrame(renderNow);
   let map = null;
@@ -39,6 +43,7 @@ export function heat(context) {
   let cells = null;
   let chosen = null;
   let runs = false;
+  let stall = null;
   let begun = false;
 
   async function read() {
@@ -73,7 +78,8 @@ export function heat(context) {
   function renderNow() {
     const has = Boolean(map?.at.length && map.ranks.length);
     note.hidden = !note.textContent;
-    element.hidden = !has && note.hidden;
+    empty.hidden = has || !note.hidden;
+    box.hidden = rest.hidden = legend.hidden = !has;
     if (!has || element.offsetParent === null) return;
     const width = canvas.parentElement.clientWidth;
     place = layout(map.ranks.length, width);
@@ -83,16 +89,32 @@ export function heat(context) {
       drawScale();
     }
     if (chosen) chosen = [Math.min(chosen[0], map.ranks.length - 1), Math.min(chosen[1], map.at.length - 1)];
+    map.until = stall ? Date.now() / 1000 : 0;
     draw(canvas, map, place, cells, document.activeElement === canvas ? chosen : null);
     const slow = ranks.find((rank) => isTime() && rank.times >= STRAGGLES);
     attribute(canvas, "aria-label", `${FIGURES[which.value][0]} of ${count(map.ranks.length, "rank")} over time`);
-    straggler.hidden = !slow;
+    showStall();
+    straggler.hidden = !slow || Boolean(stall);
     if (slow && straggler.dataset.rank !== String(slow.rank)) {
       straggler.dataset.rank = slow.rank;
       straggler.replaceChildren(icon("warning"), h("span"), button({ class: "quiet", onclick: () => openRank(slow.rank) }, `Open rank ${slow.rank}`));
     }
     if (slow) text(straggler.children[1], `Rank ${slow.rank} (worker ${slow.worker}) takes ${stepTime(slow.newest)} a step, ${slow.times.toFixed(1)} times the median of all ranks.`);
     if (rest.open) fillTable();
+  }
+
+  /** Shows where the ranks of a stalled job are. */
+  function showStall() {
+    stopped.hidden = !stall;
+    if (!stall) return;
+    const { rank } = stall;
+    const id = `${rank} ${stall.message}`;
+    if (stopped.dataset.id !== id) {
+      stopped.dataset.id = id;
+      stopped.replaceChildren(icon("warning"), h("span"), known(rank) && button({ class: "quiet", onclick: () => openRank(rank) }, `Open rank ${rank}`));
+    }
+    const sentence = stalled(stall);
+    text(stopped.children[1], `${sentence[0].toUpperCase()}${sentence.slice(1)}${stall.message ? `: ${firstLine(stall.message)}` : ""}`);
   }
 
   function drawScale() {
@@ -185,8 +207,14 @@ export function heat(context) {
 
   return {
     element,
-    update: ({ row, live, gone }) => {
+    update: (state) => {
+      const { row, live, gone } = state;
       runs = live && !gone && row.phase === "Running";
+      const stalls = Boolean(stall);
+      stall = runs ? (row.stall ?? null) : null;
+      element.hidden = live && !row.attempt;
+      text(empty, whyEmpty(state, context.viewer));
+      if (stall || stalls || !map) render();
       if (!begun && (row.attempt || !live)) {
         begun = true;
         loop();

@@ -1,7 +1,7 @@
 // Draws the heat map: a row for each rank, time from left to right, and a colour for each figure.
 
 import { colour, h } from "./dom.js";
-import { clockOnly, known } from "./format.js";
+import { known, roundTimes } from "./format.js";
 
 const GUTTER = 44;
 const FOOT = 20;
@@ -37,10 +37,13 @@ export function ramp() {
   return (share) => colours[Math.max(0, Math.min(63, Math.round(share * 63)))];
 }
 
+/** Returns the seconds from left to right. A stalled job's map ends now, so that the silence is visible. */
+const span = (map) => Math.max(map.at.at(-1), map.until ?? 0) - map.at[0] + map.resolutionSeconds || 1;
+
 /** Returns the horizontal place and width of a column. */
 export function column(map, place, index) {
   const from = map.at[0];
-  const all = map.at.at(-1) - from + map.resolutionSeconds || 1;
+  const all = span(map);
   // A small delay isn't drawn as a gap.
   const next = map.at[index + 1] - map.at[index];
   const wide = next < map.resolutionSeconds * 1.6 ? next : map.resolutionSeconds;
@@ -103,12 +106,13 @@ function labels(context, map, place) {
     if (row % every === 0) context.fillText(`rank ${rank}`.slice(place.row < 3 ? 5 : 0), place.left - 5, (row + 0.5) * place.row);
   });
   context.textBaseline = "alphabetic";
-  const many = Math.max(1, Math.min(6, Math.floor(place.plot / 110)));
   const from = map.at[0];
-  const all = map.at.at(-1) - from + map.resolutionSeconds;
-  for (let tick = 0; tick <= many; tick++) {
-    context.textAlign = tick === 0 ? "left" : tick === many ? "right" : "center";
-    context.fillText(clockOnly(from + (all * tick) / many).slice(0, all > 1800 ? 5 : 8), place.left + (place.plot * tick) / many, place.height - 4);
+  const all = span(map);
+  context.textAlign = "center";
+  for (const [at, label] of roundTimes(from, from + all, Math.max(2, Math.floor(place.plot / 90)))) {
+    const half = context.measureText(label).width / 2;
+    const x = place.left + (place.plot * (at - from)) / all;
+    context.fillText(label, Math.min(x, place.width - half), place.height - 4);
   }
   // Marks where an attempt begins.
   context.setLineDash([3, 3]);

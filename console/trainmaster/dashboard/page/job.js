@@ -5,6 +5,7 @@ import { isPageKey } from "./app.js";
 import { h, onFrame, text } from "./dom.js";
 import { details } from "./details.js";
 import { evidence } from "./evidence.js";
+import { stale } from "./format.js";
 import { header } from "./header.js";
 import { logs } from "./logs.js";
 import { overview } from "./overview.js";
@@ -17,7 +18,7 @@ const fragment = () => new URLSearchParams(location.hash.slice(1));
 
 export function show(main, { namespace, job: name, uid, viewer, signal, go }) {
   document.title = `${name} · Trainmaster`;
-  const state = { row: null, status: {}, spec: {}, live: true, gone: false, pods: [], attempts: [], ranks: null, events: [] };
+  const state = { mayChange: false, row: null, status: {}, spec: {}, live: true, gone: false, pods: [], attempts: [], ranks: null, events: [] };
   const base = `/api/jobs/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`;
   const context = {
     namespace, name, viewer, signal, state,
@@ -29,6 +30,8 @@ export function show(main, { namespace, job: name, uid, viewer, signal, go }) {
     /** Each rank's worker, from the heat map, which is the only source for an ended job. */
     workerOf: new Map(),
     openRank: (rank) => place({ rank }),
+    fragment,
+    place,
   };
   const parts = [header(context)];
   const body = h("div.tab-body");
@@ -118,7 +121,7 @@ export function show(main, { namespace, job: name, uid, viewer, signal, go }) {
     job: (found) => { Object.assign(state, found, { gone: false }); note.hidden = true; render(); },
     ...Object.fromEntries(["pods", "attempts", "ranks", "events"].map((name) => [name, (found) => { state[name] = found; render(); }])),
     gone: () => { Object.assign(state, { gone: true, goneAt: Date.now() / 1000, live: false }); render(); },
-    problem: ({ sentence }) => say(sentence),
+    problem: ({ sentence, since = Date.now() / 1000 }) => note.hidden && say(stale(sentence, since)),
     refused: (sentence) => {
       // If no history has the deleted job, the page keeps showing it.
       if (state.gone) return;

@@ -4,8 +4,8 @@ import { ask, follow } from "./api.js";
 import { isPageKey } from "./app.js";
 import { COLUMNS, recordedRow } from "./columns.js";
 import { announce, attribute, button, h, icon, keyed, onFrame, text } from "./dom.js";
-import { Filters } from "./filters.js";
-import { PHASES, count } from "./format.js";
+import { Filters, TROUBLE } from "./filters.js";
+import { PHASES, count, stale } from "./format.js";
 import { Rows } from "./rows.js";
 import { command } from "./signin.js";
 
@@ -34,7 +34,7 @@ export function show(main, { viewer, signal, go }) {
     ? h("select", { "aria-label": "Namespace" })
     : h("input", { "aria-label": "Namespace", value: filters.namespace, placeholder: "Namespace", class: "namespace-field" });
   const sorts = h("select.only-phone", { "aria-label": "Sort by" }, COLUMNS.map((column) => h("option", { value: column.id }, `by ${column.title.split(",")[0].toLowerCase()}`)));
-  const withDeleted = h("input", { type: "checkbox", checked: filters.deleted });
+  const withDeleted = h("input", { type: "checkbox", checked: filters.deleted, disabled: !viewer.history });
   const note = h("p.note", { role: "status", hidden: true });
   const host = h("div.rows", { role: "rowgroup" });
   const heads = COLUMNS.map((column) =>
@@ -47,7 +47,7 @@ export function show(main, { viewer, signal, go }) {
     h("h1.visually-hidden", "Jobs"),
     h("div.filters", {},
       h("div.search", icon("search"), search), namespaces, sorts,
-      viewer.history && h("label.switch", withDeleted, "with deleted jobs"), chips),
+      h("label.switch", { title: viewer.historyProblem }, withDeleted, "with deleted jobs", viewer.historyProblem && h("span.visually-hidden", `: ${viewer.historyProblem}`)), chips),
     note, table, empty);
 
   const rows = new Rows({ host, height: PHONE.matches ? PHONE_ROW : ROW, key: (row) => row.uid, make: makeRow, fill: fillRow });
@@ -83,7 +83,7 @@ export function show(main, { viewer, signal, go }) {
     const { rows: shown, counts } = filters.apply(everything, COLUMNS);
     visible = shown;
     attribute(table, "aria-rowcount", shown.length + 1);
-    const phases = [...PHASES, ...(filters.deleted ? ["Deleted"] : [])].filter((phase) => counts[phase] || filters.phases.has(phase));
+    const phases = [TROUBLE, ...PHASES, ...(filters.deleted ? ["Deleted"] : [])].filter((phase) => counts[phase] || filters.phases.has(phase));
     keyed(chips, phases, (phase) => phase, makeChip, (chip, phase) => {
       attribute(chip, "aria-pressed", filters.phases.has(phase));
       text(chip.lastChild, counts[phase] ?? 0);
@@ -112,7 +112,7 @@ export function show(main, { viewer, signal, go }) {
     return button({ class: "chip", "data-phase": phase, onclick: () => {
       if (!filters.phases.delete(phase)) filters.phases.add(phase);
       changed();
-    } }, icon(phase), h("span", phase), h("span.count"));
+    } }, icon(phase === TROUBLE ? "warning" : phase), h("span", phase), h("span.count"));
   }
 
   function fillEmpty(others) {
@@ -227,8 +227,9 @@ export function show(main, { viewer, signal, go }) {
         problem = "";
         render();
       },
-      problem: ({ sentence }) => { problem = sentence; render(); },
-      refused: (sentence) => { problem = sentence; loaded = true; render(); },
+      problem: ({ sentence, since = Date.now() / 1000 }) => { problem ||= stale(sentence, since); render(); },
+      // A viewer who has lost the right sees no rows.
+      refused: (sentence) => { [jobs, deleted, problem, loaded] = [new Map(), new Map(), sentence, true]; render(); },
     }, ends);
   }
 

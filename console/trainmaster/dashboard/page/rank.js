@@ -58,7 +58,7 @@ export function rankDrawer(context, closed) {
     if (back?.isConnected) back.focus({ preventScroll: true });
   }
 
-  function update({ ranks, pods, live, gone, row, attempts }) {
+  function update({ ranks, pods, live, gone, row, attempts, mayChange }) {
     if (rank === null) return;
     const all = ranks?.ranks ?? [];
     const mine = all.find((one) => one.rank === rank);
@@ -70,7 +70,7 @@ export function rankDrawer(context, closed) {
     const why = ranks?.why || (worker !== null && ranks?.silent?.[worker]);
     silent.hidden = !why;
     text(silent, why || "");
-    collecting.hidden = !live || gone || row.phase !== "Running";
+    collecting.hidden = !mayChange || !live || gone || row.phase !== "Running";
     keyed(figures, mine ? FIGURES : [], ([id]) => id, ([, name]) => h("tr", h("th", { scope: "row" }, name), h("td.number"), h("td.number.muted")), (line, [id, , say]) => {
       const middle = median(all.map((one) => one[id]));
       const slow = id === "stepSeconds" && middle && mine[id] > middle * 1.2;
