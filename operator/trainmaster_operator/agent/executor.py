@@ -239,6 +239,7 @@ class AgentExecutor:
             put=self._events.append,
             send=lambda message: network.send_to_leader(message, present()),
             leave_leader=lambda: network.follower.abandon(time.monotonic()),
+            usual=None if self._watch is None else self._watch.usual,
         )
 
     def _serve_trainer(self, token_file: str) -> int:

@@ -29,7 +29,7 @@ from trainmaster_operator.rendering import Placement, worker_layout
 from trainmaster_operator.wire.limits import MAX_INDEX
 from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.report import Report, merge
-from trainmaster_operator.wire.stream import Recovery
+from trainmaster_operator.wire.stream import Recovery, StallLine
 from trainmaster_operator.wire.values import mapping, text, whole
 
 # Number of deleted StatefulSets to remember for each job; only one or two are being deleted at a time.
@@ -149,6 +149,7 @@ class Record:
     recoveries: dict[int, Recovery] = field(default_factory=dict)
     progress_attempt: int = 0
     progress_at: float | None = None
+    stall: StallLine | None = None
     stream: StreamView = field(default_factory=StreamView)
     refusals: dict[str, RefusedWrite] = field(default_factory=dict)
     lookups: LookupResults = field(default_factory=LookupResults)
@@ -263,6 +264,7 @@ class Record:
             recoveries=dict(self.recoveries),
             progress_attempt=self.progress_attempt,
             progress_at=self.progress_at,
+            stall=self.stall,
             stream=self.stream,
             **{name: found.copy() for name, found in vars(self.lookups).items()},
             listed=listed,
