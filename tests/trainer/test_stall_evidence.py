@@ -107,7 +107,7 @@ def test_the_ranks_below_a_torchrun_of_the_users_own_are_diagnosed(job: Job) -> 
     assert (failed["reason"], failed["rank"]) == ("Hung", 1), failed
     assert "in read_a_batch_for_ever" in failed["error"], "it was ended so that it prints its stack"
     assert "torch/distributed" not in failed["error"], "not where its launcher is"
-    assert failed["error"].endswith("; all other ranks have done step 3")
+    assert "; all other ranks have done step 3" in failed["error"]
     assert sorted(texts) == [0, 1]
     assert "in wait_for_the_other" in texts[0]["text"]
     assert "in read_a_batch_for_ever" in texts[1]["text"]

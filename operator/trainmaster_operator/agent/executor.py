@@ -242,6 +242,7 @@ class AgentExecutor:
             put=self._events.append,
             send=lambda message: network.send_to_leader(message, present()),
             leave_leader=lambda: network.follower.abandon(time.monotonic()),
+            usual=None if self._watch is None else self._watch.usual,
         )
         if self._system is None:
             from trainmaster_operator.agent.process.system import SystemSampler

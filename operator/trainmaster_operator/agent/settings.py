@@ -12,6 +12,9 @@ from trainmaster_operator.wire.log_rules import AUTO, PRESETS, check_pattern
 from trainmaster_operator.wire.names import AGENT_PORT, AGENTS_SECRET_VARIABLE, PUBLIC_KEYS_VARIABLE
 from trainmaster_operator.wire.values import decimal
 
+LONGEST_SECONDS, LONGEST_FIRST_SECONDS = 600.0, 1_800.0
+"""The limits of a step and of the first step if the spec sets none, and nothing shorter has been learnt."""
+
 
 class AgentSettings(NamedTuple):
     """AgentSettings contains one worker's settings; times are in seconds."""
@@ -51,8 +54,12 @@ class AgentSettings(NamedTuple):
     """The ranks' time between SIGTERM and SIGKILL when the pod is stopped."""
     progress_timeout: float
     """The limit of a step's duration; 0: no limit."""
+    learns_progress: bool
+    """Whether the job's own durations determine that limit (progress/usual.py), because the spec sets none."""
     first_step_timeout: float
     """The limit of the first step's duration; 0: no limit."""
+    learns_first_step: bool
+    """Whether the first attempt determines that limit for later ones."""
     progress_pattern: str
     """The pattern for the ranks' output; empty: use the preset."""
     progress_preset: str
@@ -82,7 +89,7 @@ def read_settings(environ: Mapping[str, str]) -> AgentSettings:
     problem = check_pattern(pattern) if pattern else None
     if problem is not None:
         raise UsageError(f"TRAINMASTER_PROGRESS_PATTERN: {pattern[:60]!r} {problem}")
-    first_step_timeout = _number(environ, "TRAINMASTER_FIRST_STEP_TIMEOUT", 0.0)
+    first_step_timeout = _number(environ, "TRAINMASTER_FIRST_STEP_TIMEOUT", LONGEST_FIRST_SECONDS)
     return AgentSettings(
         worker=_whole(environ, "TRAINMASTER_WORKER", 0, 0),
         processes=_whole(environ, "NPROC_PER_NODE", 1, 1),
@@ -104,11 +111,13 @@ def read_settings(environ: Mapping[str, str]) -> AgentSettings:
         termination_log=environ.get("TRAINMASTER_TERMINATION_LOG") or "/dev/termination-log",
         hosts_file=environ.get("TRAINMASTER_HOSTS_FILE", ""),
         grace_seconds=_number(environ, "TRAINMASTER_GRACE_SECONDS", 25.0),
-        progress_timeout=_number(environ, "TRAINMASTER_PROGRESS_TIMEOUT", 0.0),
+        progress_timeout=_number(environ, "TRAINMASTER_PROGRESS_TIMEOUT", LONGEST_SECONDS),
+        learns_progress=not environ.get("TRAINMASTER_PROGRESS_TIMEOUT", "").strip(),
         first_step_timeout=first_step_timeout,
+        learns_first_step=not environ.get("TRAINMASTER_FIRST_STEP_TIMEOUT", "").strip(),
         progress_pattern=pattern,
         progress_preset=preset,
-        startup_timeout=first_step_timeout or 900.0,
+        startup_timeout=first_step_timeout or LONGEST_FIRST_SECONDS,
         cgroup_root=environ.get("TRAINMASTER_CGROUP_ROOT") or "/sys/fs/cgroup",
         code_dir=environ.get("TRAINMASTER_CODE_DIR", ""),
         code_source=environ.get("TRAINMASTER_CODE_SOURCE", "the volume of the code"),

@@ -60,8 +60,8 @@ def worker_environment(job: JobIdentity, spec: JobSpec, group: GroupLayout, sett
         "TRAINMASTER_LAUNCHER": spec.launcher,
         "TRAINMASTER_BACKEND": spec.backend,
         "TRAINMASTER_GRACE_SECONDS": str(rank_grace_seconds(spec)),
-        "TRAINMASTER_PROGRESS_TIMEOUT": _seconds(spec.failure_policy.hang.progress_seconds),
-        "TRAINMASTER_FIRST_STEP_TIMEOUT": _seconds(spec.failure_policy.hang.first_step_seconds),
+        "TRAINMASTER_PROGRESS_TIMEOUT": _optional_seconds(spec.failure_policy.hang.progress_seconds),
+        "TRAINMASTER_FIRST_STEP_TIMEOUT": _optional_seconds(spec.failure_policy.hang.first_step_seconds),
     }
     if spec.code is not None:
         claim = spec.code.claim
@@ -106,7 +106,9 @@ def has_read_only_root(spec: JobSpec) -> bool:
     return spec.security_context is not None and spec.security_context.read_only_root_filesystem is True
 
 
-def _seconds(value: float) -> str:
+def _optional_seconds(value: float | None) -> str | None:
+    if value is None:
+        return None
     return str(int(value)) if float(value).is_integer() else repr(float(value))
 
 

@@ -37,12 +37,25 @@ class Reported(NamedTuple):
 
 
 class Stalled(NamedTuple):
-    """Stalled reports that a rank of the follower is over its limit."""
+    """Stalled reports that a rank of the follower is over its limit.
+
+    `notice`: only the learnt limit is exceeded, after which people are informed.
+    """
+
+    attempt: int
+    notice: bool = False
+
+    def to_wire(self) -> dict[str, Any]:
+        return {"type": "stalled", **fields_of(self, "notice")}
+
+
+class Resumed(NamedTuple):
+    """Resumed reports that no rank of the follower exceeds the learnt limit any more."""
 
     attempt: int
 
     def to_wire(self) -> dict[str, Any]:
-        return {"type": "stalled", "attempt": self.attempt}
+        return {"type": "resumed", "attempt": self.attempt}
 
 
 class Seen(NamedTuple):
@@ -127,16 +140,17 @@ class Stop(NamedTuple):
 class Collect(NamedTuple):
     """Collect requests the evidence of the follower's ranks, with at most `bytes` of text, because a rank has stalled.
 
-    If `request` is set, an operator has requested the evidence instead, perhaps of healthy ranks, and the answers have
-    no consequences.
+    If `request` is set, an operator has requested the evidence instead, perhaps of healthy ranks. If `notice` is set,
+    the leader only informs people. In both cases the answers don't end the attempt.
     """
 
     attempt: int
     bytes: int
     request: str = ""
+    notice: bool = False
 
     def to_wire(self) -> dict[str, Any]:
-        return {"type": "collect", **fields_of(self, "request")}
+        return {"type": "collect", **fields_of(self, "request", "notice")}
 
 
 class Hung(NamedTuple):
@@ -180,7 +194,18 @@ class Modules(NamedTuple):
 
 
 FollowerMessage = Union[
-    Joined, Reported, ProgressLine, EvidenceLine, SystemLine, OutputLine, Stalled, Seen, Environment, Modules, Ping
+    Joined,
+    Reported,
+    ProgressLine,
+    EvidenceLine,
+    SystemLine,
+    OutputLine,
+    Stalled,
+    Resumed,
+    Seen,
+    Environment,
+    Modules,
+    Ping,
 ]
 LeaderMessage = Union[Assigned, Ack, Watched, Stop, Collect, Hung, Patience, Mismatch, Modules, OutputLine, Ping]
 
@@ -203,7 +228,9 @@ def parse_from_follower(data: Mapping[str, Any]) -> FollowerMessage:
         seen = whole_in({"seen": 0, **data}, "seen")
         return Joined(text(data.get("job"), limits.MAX_UID), whole_in(data, "worker", limits.MAX_INDEX), uid, seen)
     if kind == "stalled":
-        return Stalled(whole_in(data, "attempt"))
+        return Stalled(whole_in(data, "attempt"), data.get("notice") is True)
+    if kind == "resumed":
+        return Resumed(whole_in(data, "attempt"))
     if kind == "seen":
         return Seen(whole_in(data, "attempt"))
     if kind == "environment":
@@ -231,7 +258,8 @@ def parse_from_leader(data: Mapping[str, Any]) -> LeaderMessage:
         )
     if kind == "collect":
         request = text(data.get("request"), limits.MAX_REQUEST)
-        return Collect(whole_in(data, "attempt"), whole_in(data, "bytes", limits.MAX_EVIDENCE_BYTES + 1), request)
+        size = whole_in(data, "bytes", limits.MAX_EVIDENCE_BYTES + 1)
+        return Collect(whole_in(data, "attempt"), size, request, data.get("notice") is True)
     if kind == "hung":
         message = text(data.get("message"), limits.MAX_ERROR_CHARACTERS)
         return Hung(whole_in(data, "attempt"), whole_in(data, "rank", limits.MAX_INDEX), message)

@@ -36,6 +36,10 @@ MAX_GPUS = 64
 MAX_EVIDENCE_BYTES = 40_000
 """The limit of the texts in one worker's evidence. Even with every line break escaped, the line must stay below
 MAX_LINE_BYTES."""
+MAX_PLACE_CHARACTERS, MAX_OPERATION_CHARACTERS = 200, 60
+"""The most characters of a rank's place in its code, and of the collective in which it waits."""
+MAX_STALL_CHARACTERS = 600
+"""The most characters of a stall's message, which is kept in the job's status."""
 MAX_OUTPUT_BYTES, MAX_KEPT_OUTPUT_BYTES = 56_000, 131_072
 """The limits of the line with a worker's last output, and of all workers' output that a leader keeps. An operator that
 begins to watch reads all kept output at once (controller/leaders/targets.py)."""

@@ -114,16 +114,12 @@ def ranks_of(value: object, name: str) -> dict[int, Any]:
     return found
 
 
-def _one_of(known: tuple[str, ...], value: object) -> str | None:
-    return value if isinstance(value, str) and value in known else None
-
-
 def _texts(data: Mapping[str, Any]) -> dict[str, Any]:
     results = list(values.mapping(data.get("result")).items())[: limits.MAX_RESULTS]
     return {
-        "section": _one_of(SECTIONS, data.get("section")),
+        "section": values.one_of(SECTIONS, data.get("section")),
         "message": values.text(data.get("message"), limits.MAX_MESSAGE_CHARACTERS),
-        "continuing": _one_of(CONTINUING, data.get("continuing")),
+        "continuing": values.one_of(CONTINUING, data.get("continuing")),
         "cannot_continue": values.text(data.get("cannotContinue"), limits.MAX_MESSAGE_CHARACTERS),
         "result": tuple(
             (values.text(name, limits.MAX_RESULT_NAME), float(result))
@@ -169,6 +165,18 @@ class RankState(NamedTuple):
     """Whether a collective that the rank has entered is unfinished, according to torch's flight recorder."""
     unreported: int = 0
     """How many steps the rank may have done since its last report, because it doesn't report every step."""
+    quiet_seconds: Optional[float] = None
+    """The time since the rank's last progress, also if no limit restarts it; None if its progress is unknown."""
+    notice_seconds: float = 0.0
+    """The learnt limit after which people are informed (progress/usual.py); 0: there is none."""
+    usual_seconds: Optional[float] = None
+    """The usual duration of a step, or of the present section."""
+    active: bool = False
+    """Whether the process computes, reads or writes, so that it isn't waiting (hang/vitals.py)."""
+    place: str = ""
+    """The newest frame of the user's own code in the main thread, such as "train.py:41 in step: `x = queue.get()`"."""
+    operation: str = ""
+    """The collective in which the rank waits, such as `all_reduce`."""
     text: str = ""
     """The stacks of all the rank's threads and the kernel's view of them, as text for people."""
 
@@ -180,7 +188,7 @@ class RankState(NamedTuple):
         return cls(
             step=values.whole(data.get("step")),
             unreported=values.whole(data.get("unreported")) or 0,
-            section=_one_of(SECTIONS, data.get("section")) or "",
+            section=values.one_of(SECTIONS, data.get("section")) or "",
             silent_seconds=_seconds(data.get("silentSeconds")),
             limit_seconds=_seconds(data.get("limitSeconds")) or 0.0,
             limit=values.text(data.get("limit"), limits.MAX_REASON),
@@ -188,15 +196,21 @@ class RankState(NamedTuple):
             state=values.text(data.get("state"), 1),
             collective=values.whole(data.get("collective")),
             pending=data.get("pending") is True,
-            waits=_one_of(WAITS, data.get("waits")) or "",
+            waits=values.one_of(WAITS, data.get("waits")) or "",
+            quiet_seconds=_seconds(data.get("quietSeconds")),
+            notice_seconds=_seconds(data.get("noticeSeconds")) or 0.0,
+            usual_seconds=_seconds(data.get("usualSeconds")),
+            active=data.get("active") is True,
+            place=values.one_line(data.get("place"), limits.MAX_PLACE_CHARACTERS),
+            operation=values.one_line(data.get("operation"), limits.MAX_OPERATION_CHARACTERS),
             text=values.text(data.get("text"), most),
         )
 
     def to_wire(self) -> dict[str, Any]:
-        silent = None if self.silent_seconds is None else round(self.silent_seconds, 3)
-        known = {"step": self.step, "silentSeconds": silent, "collective": self.collective, "text": self.text}
+        silent, quiet = (None if at is None else round(at, 3) for at in (self.silent_seconds, self.quiet_seconds))
+        known = {"step": self.step, "silentSeconds": silent, "quietSeconds": quiet, "collective": self.collective}
         wire = {values.camel(name): value for name, value in self._asdict().items() if value}
-        return {**wire, **{name: value for name, value in known.items() if value is not None}}
+        return {**wire, "text": self.text, **{name: value for name, value in known.items() if value is not None}}
 
 
 def parse_rank_states(value: object) -> dict[int, RankState]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Optional, TypeVar, Union
 
 from trainmaster_operator.wire import limits, values
-from trainmaster_operator.wire.ranks import RankProgress, RankState, parse_rank_progress, parse_rank_states
+from trainmaster_operator.wire.ranks import SECTIONS, RankProgress, RankState, parse_rank_progress, parse_rank_states
 from trainmaster_operator.wire.report import Report
 from trainmaster_operator.wire.system import SystemSample
 from trainmaster_operator.wire.values import ProtocolError
@@ -134,10 +134,45 @@ class EvidenceLine(NamedTuple):
     more: bool = False
     request: str = ""
     """The operator's request for stacks that this line answers; empty in the diagnosis of a stall."""
+    notice: bool = False
+    """Whether the leader only asked in order to inform people (`joining.Collect`)."""
 
     def to_wire(self) -> dict[str, Any]:
         request = {"request": self.request} if self.request else {}
-        return {"type": "evidence", **_ranks_to_wire(self), **request}
+        notice = {"notice": True} if self.notice else {}
+        return {"type": "evidence", **_ranks_to_wire(self), **request, **notice}
+
+
+class StallLine(NamedTuple):
+    """StallLine informs people that ranks make no progress for much longer than usual, or that this is over."""
+
+    attempt: int
+    since: float = 0.0
+    """When the ranks made their last progress (seconds since the epoch); 0: they make progress again."""
+    rank: Optional[int] = None
+    """The rank for which the others wait; None if a whole worker doesn't answer."""
+    section: str = ""
+    usual_seconds: Optional[float] = None
+    restart_seconds: float = 0.0
+    """The silence after which the ranks are restarted; 0: never."""
+    message: str = ""
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Any]) -> StallLine:
+        usual = data.get("usualSeconds")
+        return cls(
+            attempt=values.whole_in(data, "attempt"),
+            since=values.time_in(data, "since"),
+            rank=None if data.get("rank") is None else values.whole_in(data, "rank", limits.MAX_INDEX),
+            section=values.one_of(SECTIONS, data.get("section")) or "",
+            usual_seconds=None if usual is None else values.seconds_in(data, "usualSeconds", limits.MAX_SECONDS),
+            restart_seconds=values.seconds_in({"restartSeconds": 0, **data}, "restartSeconds", limits.MAX_SECONDS),
+            message=values.one_line(data.get("message"), limits.MAX_STALL_CHARACTERS),
+        )
+
+    def to_wire(self) -> dict[str, Any]:
+        line = self._replace(since=round(self.since, 3), restart_seconds=round(self.restart_seconds, 3))
+        return {"type": "stall", **values.fields_of(line, "rank", "section", "usual_seconds")}
 
 
 class SystemLine(NamedTuple):
@@ -205,7 +240,7 @@ class Ping(NamedTuple):
         return {"type": "ping"}
 
 
-StreamLine = Union[Hello, WorkerLine, ReportLine, ProgressLine, EvidenceLine, SystemLine, OutputLine, Ping]
+StreamLine = Union[Hello, WorkerLine, ReportLine, ProgressLine, EvidenceLine, StallLine, SystemLine, OutputLine, Ping]
 RanksLine = TypeVar("RanksLine", ProgressLine, EvidenceLine)
 
 
@@ -233,6 +268,8 @@ def parse_line(line: bytes, most_ranks: int = limits.MAX_PROCESSES) -> StreamLin
         return OutputLine.parse(data)
     if kind == "system":
         return SystemLine.parse(data)
+    if kind == "stall":
+        return StallLine.parse(data)
     if kind in ("progress", "evidence"):
         ranks = data.get("ranks")
         if isinstance(ranks, dict) and len(ranks) > most_ranks:
@@ -249,7 +286,8 @@ def parse_ranks_line(data: Mapping[str, Any]) -> ProgressLine | EvidenceLine:
         recovery = Recovery.within(data, "recovery")
         return ProgressLine(attempt, worker, parse_rank_progress(data.get("ranks")), at, more, recovery)
     request = values.text(data.get("request"), limits.MAX_REQUEST)
-    return EvidenceLine(attempt, worker, parse_rank_states(data.get("ranks")), at, more, request)
+    states = parse_rank_states(data.get("ranks"))
+    return EvidenceLine(attempt, worker, states, at, more, request, data.get("notice") is True)
 
 
 def split(line: RanksLine) -> list[RanksLine]:

@@ -90,6 +90,15 @@ def text(value: object, limit: int | None = 1_000) -> str:
     return cut if cut.isascii() else cut.encode("utf-8", "replace").decode()
 
 
+def one_line(value: object, limit: int) -> str:
+    """Returns the beginning of a string like `text`, with a space for each character that can't be printed."""
+    return "".join(character if character.isprintable() else " " for character in text(value, limit))
+
+
+def one_of(known: tuple[str, ...], value: object) -> str | None:
+    return value if isinstance(value, str) and value in known else None
+
+
 def last_lines(error: str, limit: int) -> str:
     """Returns an error's last lines, at most `limit` characters. Long lines are shortened at their end.
 

@@ -73,7 +73,7 @@ def test_all_ranks_show_their_stacks_and_the_stopped_one_is_named(job: Job) -> N
     stream = Stream(agents[0])
     found, failed = evidence_before_the_report(stream)
     assert (failed["worker"], failed["reason"], failed["rank"], failed["exitCode"]) == (2, "Hung", 2, 68)
-    assert failed["error"].endswith("rank 2 is stopped by a signal (state T)")
+    assert "\nrank 2 is stopped by a signal (state T); " in failed["error"]
     assert "at step 3; the limit is failurePolicy.hang.progressSeconds 1.5 s" in failed["error"]
     assert sorted(found) == [0, 1, 2], "of every rank, before the hang is reported"
     assert found[2]["state"] == "T"

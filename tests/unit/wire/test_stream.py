@@ -27,6 +27,7 @@ from trainmaster_operator.wire.joining import (
     Modules,
     Patience,
     Reported,
+    Resumed,
     Seen,
     Stalled,
     Stop,
@@ -43,6 +44,7 @@ from trainmaster_operator.wire.limits import (
     MAX_OUTPUT_BYTES,
     MAX_PROCESSES,
     MAX_RANKS_IN_LINE,
+    MAX_STALL_CHARACTERS,
 )
 from trainmaster_operator.wire.ranks import RankProgress, RankState
 from trainmaster_operator.wire.report import Report
@@ -54,6 +56,7 @@ from trainmaster_operator.wire.stream import (
     ProgressLine,
     Recovery,
     ReportLine,
+    StallLine,
     StreamLine,
     SystemLine,
     WorkerLine,
@@ -70,9 +73,10 @@ PROGRESS = ProgressLine(3, 1, {5: RankProgress(step=120, loss=0.31, section="tra
 RECOVERY = Recovery(
     detected=0.0, assigned=0.05, stopped=0.02, launched=0.07, joined=None, restored=0.1, first_step=0.25
 )
-EVIDENCE = EvidenceLine(
-    3, 1, {5: RankState(120, "train", 12.3, 10.0, "x", True, "S", 240, "device", True, 3, "stack")}, 7.5
-)
+WATCHED = RankState(120, "train", 12.3, 10.0, "x", True, "S", 240, "device", True, 3, text="stack")
+LATE = WATCHED._replace(quiet_seconds=12.3, notice_seconds=5.0, usual_seconds=0.05, active=True)
+EVIDENCE = EvidenceLine(3, 1, {5: LATE._replace(place="train.py:41 in step: `x = 1`", operation="all_reduce")}, 7.5)
+STALL = StallLine(3, 1763700000.123, 5, "train", 0.05, 60.0, "rank 5 is at train.py:41 in step")
 STREAM: tuple[StreamLine, ...] = (
     Hello(0, "u", 3, (WorkerLine(0, "u", 3, True), WorkerLine(1, "v", 2, False))),
     WorkerLine(1, "u", 3, False),
@@ -80,14 +84,20 @@ STREAM: tuple[StreamLine, ...] = (
     PROGRESS,
     PROGRESS._replace(recovery=RECOVERY),
     EVIDENCE._replace(more=True),
+    STALL,
+    STALL._replace(rank=None, section="", usual_seconds=None, restart_seconds=0.0),
+    StallLine(3),
     Ping(),
 )
 FOLLOWERS: tuple[FollowerMessage, ...] = (
     Joined("uid", 1, "u", 3),
     Reported(REPORT),
     PROGRESS,
+    EVIDENCE._replace(notice=True),
     EVIDENCE,
     Stalled(3),
+    Stalled(3, notice=True),
+    Resumed(3),
     Seen(4),
     Environment(4, {"torch": "2.11"}),
     Modules(("torch._dynamo", "numpy")),
@@ -101,12 +111,28 @@ LEADERS: tuple[LeaderMessage, ...] = (
     Stop(3, 0.4, 1.5, REPORT),
     Stop(3, 0.4),
     Collect(3, 40_000),
+    Collect(3, 40_000, notice=True),
     Hung(3, 5, "rank 5 made no progress"),
     Patience(3, 45.0),
     Mismatch(3, ("torch differs",)),
     Modules(("torch._dynamo", "numpy")),
     Ping(),
 )
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"since": -1}, {"since": "now"}, {"rank": -1}, {"rank": 1.5}, {"usualSeconds": "x"}, {"restartSeconds": -1}],
+)
+def test_a_stall_with_a_wrong_number_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ProtocolError):
+        parse_line(json.dumps({**STALL.to_wire(), **wrong}).encode())
+
+
+def test_a_stalls_message_is_one_short_line() -> None:
+    line = parse_line(json.dumps({**STALL.to_wire(), "message": "a\n\x1b[31mb" * 1_000, "section": "lunch"}).encode())
+    assert isinstance(line, StallLine) and line.section == ""
+    assert len(line.message) == MAX_STALL_CHARACTERS and line.message.startswith("a  [31mba ")
 
 
 def parse_text(data: dict[str, Any]) -> StreamLine:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Optional
 
 from trainmaster_operator.agent.errors import LaunchError
@@ -19,26 +19,30 @@ from trainmaster_operator.agent.process.kernel import describe_process, has_devi
 from trainmaster_operator.agent.process.rank_processes import RankProcess
 from trainmaster_operator.agent.process.stacks import (
     MAX_STACKS_BYTES,
+    Frame,
     ask_for_stacks,
+    collective_of,
     has_stacks,
+    main_frames,
     main_thread_first,
-    newest_frame,
     tail_of,
+    user_frame,
 )
 from trainmaster_operator.agent.progress.recorder import ANSWER_SECONDS, FlightRecorder, Recorded
 from trainmaster_operator.wire.ranks import RankState
 
 STACKS_SECONDS = 1.5
 POLL_SECONDS = 0.05
-MAX_SOURCE_BYTES = 4_194_304
+MAX_SOURCE_BYTES, MAX_SOURCE_CHARACTERS = 4_194_304, 100
 GONE_OR_STOPPED = ("T", "t", "X", "Z")
 
 
 class CollectedEvidence:
     """CollectedEvidence collects the evidence of the ranks; `poll` it when it is `due`, until it is complete."""
 
-    def __init__(self, folder: str, ranks: Sequence[RankProcess], now: float) -> None:
-        self._begun = now
+    def __init__(self, folder: str, ranks: Sequence[RankProcess], now: float, least_seconds: float = 0.0) -> None:
+        """`least_seconds`: how long to wait even if all ranks have answered, because their use is measured."""
+        self._begun, self._least = now, now + least_seconds
         self.due = now + POLL_SECONDS
         self.ranks = {rank.rank: RankEvidence(folder, rank) for rank in ranks}
 
@@ -51,11 +55,17 @@ class CollectedEvidence:
         if not all(recorded) and now < self._begun + ANSWER_SECONDS:
             return False
         answered = not any(grown) and all(rank.stacks or not rank.asked for rank in ranks)
-        return answered or now >= self._begun + STACKS_SECONDS
+        return (answered and now >= self._least) or now >= self._begun + STACKS_SECONDS
 
-    def complete(self, states: Mapping[int, RankState]) -> dict[int, RankState]:
-        found = self.ranks
-        return {rank: found[rank].completed(state) if rank in found else state for rank, state in states.items()}
+    def complete(
+        self, states: Mapping[int, RankState], before: Optional[CollectedEvidence] = None
+    ) -> dict[int, RankState]:
+        """Returns the ranks' states with their evidence. `before`: the evidence of an earlier question."""
+        earlier = {} if before is None else {rank: found.recorded for rank, found in before.ranks.items()}
+        return {
+            rank: self.ranks[rank].completed(state, before=earlier.get(rank)) if rank in self.ranks else state
+            for rank, state in states.items()
+        }
 
 
 class RankEvidence:
@@ -66,15 +76,19 @@ class RankEvidence:
         self._state = children.process_state(process.pid)
         self.kernel_view = describe_process(process.pid)
         """The kernel's view of the rank when it was asked."""
-        self._has_device = has_device(children.signal_target(process.pid))
+        target = children.signal_target(process.pid)
+        self._has_device = has_device(target)
+        self._folder = _folder_of(target)
         self._sizes = {path: _size(path) for path in process.files}
         """The size of each file when the rank was asked."""
         self.stacks = ""
         """The rank's output since it was asked."""
+        self._frames: list[Frame] = []
+        """The main thread's frames, the newest first."""
         self._lines: dict[tuple[str, int], str] = {}
         """The source lines that the main thread was executing, by file and line number."""
         self._recorder: Optional[FlightRecorder] = None
-        self._recorded: Optional[Recorded] = None
+        self.recorded: Optional[Recorded] = None
         self.asked = False
         if self._state in GONE_OR_STOPPED:
             return
@@ -88,51 +102,68 @@ class RankEvidence:
         printed = "".join(tail_of(path, MAX_STACKS_BYTES, size) for path, size in self._sizes.items())
         if printed == self.stacks or not has_stacks(printed):
             return False
-        self.stacks = printed
-        self._read_line()
+        self.stacks, self._frames = printed, main_frames(printed)
+        self._read_lines()
         return True
 
     def read_recorder(self) -> bool:
         """Read the flight recorder's answer; returns False while the answer is missing."""
         if self._recorder is not None:
-            self._recorded = self._recorder.answer() or self._recorded
-        return self._recorder is None or self._recorded is not None
+            self.recorded = self._recorder.answer() or self.recorded
+        return self._recorder is None or self.recorded is not None
 
-    def completed(self, state: RankState) -> RankState:
-        recorded, frame = self._recorded, newest_frame(self.stacks)
+    def completed(self, state: RankState, *, before: Optional[Recorded] = None) -> RankState:
+        """Returns a rank's state with its evidence. `before`: what its flight recorder showed earlier."""
+        recorded, newest = self.recorded, next(iter(self._frames), None)
         pending = recorded is not None and recorded.oldest_open is not None
-        line = self._lines.get(frame, "") if frame is not None else ""
+        line = self._lines.get(newest[:2], "") if newest is not None else ""
         alone = self._process.environ.get("WORLD_SIZE") == "1"
         waits = waits_for(self.stacks, line, has_device=self._has_device, alone=alone)
         waits_in = f"flight recorder: {recorded.message}" if recorded else ""
         process, *threads = self.kernel_view.split("\n")
+        is_stuck = self._has_device and pending and before is not None and _progress(before) == _progress(recorded)
         return state._replace(
             state=self._state,
             collective=None if recorded is None else recorded.collective,
             # If the rank is alone, its collective has no peers and waits for the device's earlier work.
             waits="device" if alone and pending else waits,
             pending=pending and not alone,
+            active=state.active and not is_stuck,
+            place=self._place(),
+            operation=(recorded.operation if recorded else "") or collective_of(self._frames),
             text="\n".join(filter(None, [process, waits_in, main_thread_first(self.stacks), *threads])),
         )
 
-    def _read_line(self) -> None:
-        """Read the source line of a rank that uses a device, in a thread, because the file's volume may hang."""
-        frame = newest_frame(self.stacks)
-        if not self._has_device or frame is None or frame in self._lines:
+    def _place(self) -> str:
+        """Returns the place in the user's code where the main thread is, with its source line."""
+        frame = user_frame(self._frames)
+        if frame is None:
+            return ""
+        folder = self._folder + "/"
+        file = frame.file[len(folder) :] if frame.file.startswith(folder) else os.path.basename(frame.file)
+        source = self._lines.get(frame[:2], "").strip()[:MAX_SOURCE_CHARACTERS]
+        return f"{file}:{frame.line} in {frame.function}" + (f": `{source}`" if source else "")
+
+    def _read_lines(self) -> None:
+        """Read the source lines of the newest frame and of the user's, in a thread, because the volume may hang."""
+        wanted = {frame[:2] for frame in (next(iter(self._frames), None), user_frame(self._frames)) if frame}
+        missing = wanted - self._lines.keys()
+        if not missing:
             return
-        path = os.path.join(f"/proc/{self._process.pid}/cwd", frame[0])
-        self._lines[frame] = ""
+        self._lines.update(dict.fromkeys(missing, ""))
         import threading
 
-        def read() -> None:
-            try:
-                with open(path, "rb") as file:
-                    source = file.read(MAX_SOURCE_BYTES) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
-            except OSError:
-                return
-            self._lines[frame] = b"".join(source.splitlines()[frame[1] - 1 : frame[1]]).decode("utf-8", "replace")
+        threading.Thread(target=self._read_sources, args=(missing,), name="source", daemon=True).start()
 
-        threading.Thread(target=read, name="source", daemon=True).start()
+    def _read_sources(self, places: Iterable[tuple[str, int]]) -> None:
+        for file, number in places:
+            try:
+                with open(os.path.join(f"/proc/{self._process.pid}/cwd", file), "rb") as opened:
+                    is_file = stat.S_ISREG(os.fstat(opened.fileno()).st_mode)
+                    source = opened.read(MAX_SOURCE_BYTES) if is_file else b""
+            except OSError:
+                continue
+            self._lines[file, number] = b"".join(source.splitlines()[number - 1 : number]).decode("utf-8", "replace")
 
     def _spy(self, folder: str) -> bool:
         """Start py-spy to print a rank's stacks. It reads the process's memory, which may be forbidden (ptrace(2))."""
@@ -152,6 +183,17 @@ class RankEvidence:
             os.close(fd)
         self._sizes[path] = 0
         return True
+
+
+def _progress(recorded: Optional[Recorded]) -> object:
+    return recorded and (recorded.newest, recorded.oldest_open)
+
+
+def _folder_of(pid: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/cwd")
+    except OSError:
+        return ""
 
 
 def _size(path: str) -> int:

@@ -4,15 +4,20 @@ It only watches ranks whose progress is known, because otherwise the duration of
 0 reports progress; then it represents all ranks. If rank 0 is over its limit, it may itself be waiting for any other
 rank, so the evidence of all ranks (collectives, stacks, the kernel's state) decides. Everything here is pure;
 `evidence` collects the data.
+
+The same classification serves two limits: the limit after which the ranks are restarted, and the shorter learnt one
+(`progress/usual`) after which people are informed. `as_notice` returns a rank's state in view of the second.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Optional
 
 from trainmaster_operator.agent.process.stacks import threads_of
+from trainmaster_operator.agent.progress.usual import ACTIVE_SECONDS, LEARNT_LIMIT
 from trainmaster_operator.wire.ranks import RankState
 
 # While a rank waits for its peers, its main thread has these frames, as printed by faulthandler or py-spy.
@@ -28,16 +33,35 @@ _READS_DEVICE = (
 NEWEST_FRAMES = 6
 
 
+ACTIVE_AGAIN_SECONDS = 10.0
+"""The shortest time until an active rank is judged again."""
+MAX_GROUPS, MAX_LISTED = 4, 8
+"""The most groups of ranks, and of ranks in a group, that a message lists."""
+
+
 class Classification(NamedTuple):
-    """Classification contains the rank that stopped first and a message about that rank, or the seconds to wait."""
+    """Classification contains the rank that stopped first and messages about that rank, or the seconds to wait."""
 
     rank: int
     message: str
+    """Where the rank and the others are, how long it has been silent, and its limit."""
     patience: float = 0.0
+    sentence: str = ""
+    """The same without the silence and the limit, which change while people read it."""
 
 
 def is_over(state: RankState) -> bool:
     return state.silent_seconds is not None and 0 < state.limit_seconds < state.silent_seconds
+
+
+def as_notice(state: RankState) -> RankState:
+    """Returns a rank's state with the learnt limit for informing people in place of the limit for a restart.
+
+    Each rank is judged by what its own worker has learnt, so a rank within its limit makes the others wait for it.
+    """
+    return state._replace(
+        silent_seconds=state.quiet_seconds, limit_seconds=state.notice_seconds, limit="", patient=True
+    )
 
 
 def is_stopped(state: RankState) -> bool:
@@ -59,9 +83,11 @@ def classify_stall(ranks: Mapping[int, RankState]) -> Optional[Classification]:
     """Returns which of all known ranks stopped first; None if no rank is over its limit.
 
     The criteria, in order: a stopped process; the fewest steps; the fewest collectives entered; a process that waits in
-    the kernel for a device; a rank that waits for no other (`_innocence`); the longest silence. There is an exception
-    after the first criterion. A rank in a long operation may still be within its limit, and have done at most as many
-    steps as each rank that is over its limit. Then no rank counts as hung.
+    the kernel for a device; a rank that waits for no other (`_innocence`); if all wait in collectives, the one that the
+    fewest ranks are in; the longest silence. There are two exceptions after the first criterion. A rank in a long
+    operation may still be within its limit, and have done at most as many steps as each rank that is over its limit.
+    Or the named rank is active, and has been silent for less than ACTIVE_SECONDS. Then no rank counts as hung. The
+    second exception doesn't apply to limits that the spec or the script sets.
 
     A rank may have done more steps than it reports, so the next criterion compares all ranks that may have done the
     fewest.
@@ -71,8 +97,7 @@ def classify_stall(ranks: Mapping[int, RankState]) -> Optional[Classification]:
         return None
     stopped = [rank for rank, state in ranks.items() if is_stopped(state)]
     if stopped:
-        first = max(stopped, key=lambda rank: ranks[rank].silent_seconds or 0.0)
-        return Classification(first, f"{_describe(first, ranks[first])}\nrank {first} is stopped by a signal (state T)")
+        return _named(max(stopped, key=lambda rank: ranks[rank].silent_seconds or 0.0), ranks)
     patience = max(_patience(ranks.values(), min(map(_most_steps, late))), default=0.0)
     if patience:
         return Classification(-1, "", patience)
@@ -86,24 +111,29 @@ def classify_stall(ranks: Mapping[int, RankState]) -> Optional[Classification]:
         others = {}
     comparable = {rank: state for rank, state in others.items() if not counted or state.collective is not None}
     suspects = {**behind, **comparable}
+    crowd = Counter(state.operation for state in suspects.values())
 
-    def order(rank: int) -> tuple[int, bool, int, bool, float, int]:
+    def order(rank: int) -> tuple[int, bool, int, int, bool, float, int]:
         state = suspects[rank]
         return (
             (state.collective or 0) if counted else 0,
             state.state != "D",
             _innocence(state),
+            crowd[state.operation] if _waits_for_others(state) and state.operation else 0,
             rank in others,
             -(state.silent_seconds or 0.0),
             rank,
         )
 
     first = min(suspects, key=order)
+    silent = max(state.silent_seconds or 0.0 for state in late)
+    if ranks[first].active and silent < ACTIVE_SECONDS and all(state.limit in ("", LEARNT_LIMIT) for state in late):
+        return Classification(-1, "", max(silent / 2, ACTIVE_AGAIN_SECONDS))
     if first in watched:
-        return Classification(first, _describe(first, watched[first]) + _compare(first, watched, counted))
+        return _named(first, ranks, _compare(first, watched, counted))
     reporting = min(behind, key=order)
     said = f"{_describe(reporting, watched[reporting])}; rank {first} says nothing of its own progress"
-    return Classification(first, said + _compare(first, suspects, counted))
+    return _named(first, ranks, _compare(first, suspects, counted), said)
 
 
 def waits_for(stacks: str, line: str, *, has_device: bool, alone: bool) -> str:
@@ -116,7 +146,8 @@ def waits_for(stacks: str, line: str, *, has_device: bool, alone: bool) -> str:
     if not threads:
         return ""
     frames = "\n".join(threads[0].splitlines()[1 : NEWEST_FRAMES + 1])
-    in_collective = re.search(_COLLECTIVES, frames) is not None
+    # The `wait` of an asynchronous collective is written in C, and has no frame.
+    in_collective = re.search(_COLLECTIVES, frames) is not None or re.search(r"\.wait\(", line) is not None
     if in_collective and not alone:
         return "collective"
     reads = has_device and (in_collective or re.search(_READS_DEVICE, f"{line}\n{frames}"))
@@ -143,6 +174,31 @@ def _patience(states: Iterable[RankState], steps: int) -> Iterable[float]:
             yield max(state.limit_seconds - silent, 0.001)
 
 
+def _named(first: int, ranks: Mapping[int, RankState], compared: str = "", silence: str = "") -> Classification:
+    """Returns the classification that names a rank.
+
+    `compared`: in what it differs from the others. `silence`: for how long it, or the ranks that wait for it, have made
+    no progress; by default its own.
+    """
+    own = ranks[first]
+    at = f" at {own.place}" if own.place else ""
+    others = compared + _whereabouts(first, ranks)
+    if is_stopped(own):
+        head = f"rank {first} is stopped by a signal (state T){at}"
+    elif at and _waits_for_others(own):
+        head = f"rank {first} waits in {own.operation or 'a collective'}{at}"
+    else:
+        head = f"rank {first} is{at}" if at else ""
+    if own.waits == "device":
+        others = others if head else f"; it waits for its device{others}"
+        head = head and f"{head} and waits for its device"
+    if not head:
+        brief = f"{_describe(first, own._replace(silent_seconds=None, limit_seconds=0.0))}{others}"
+        return Classification(first, (silence or _describe(first, own)) + others, 0.0, brief)
+    silence = silence or _describe(first, own).replace(f"rank {first}", "it", 1)
+    return Classification(first, f"{head}{others}; {silence}", 0.0, head + others)
+
+
 def _describe(rank: int, state: RankState) -> str:
     where = f" at step {state.step}" if state.step is not None else " at its first step" if state.patient else ""
     section = f", section {state.section}" if state.section else ""
@@ -154,14 +210,35 @@ def _describe(rank: int, state: RankState) -> str:
 def _compare(first: int, ranks: Mapping[int, RankState], counted: bool) -> str:
     own = ranks[first]
     others = [state for rank, state in ranks.items() if rank != first]
-    if not others:
-        return "; it waits for its device" if own.waits == "device" else ""
-    if own.step is not None and all(steps_of(state) > _most_steps(own) for state in others):
+    if others and own.step is not None and all(steps_of(state) > _most_steps(own) for state in others):
         return f"; all other ranks have done step {min(map(steps_of, others))}"
-    if counted and all((state.collective or 0) > (own.collective or 0) for state in others):
+    if others and counted and all((state.collective or 0) > (own.collective or 0) for state in others):
         entered = min(state.collective or 0 for state in others)
         return f"; it never entered collective {entered}, in which all other ranks wait"
-    if not _waits_for_others(own) and all(map(_waits_for_others, others)):
-        device = ", and it waits for its device" if own.waits == "device" else ""
-        return f"; all other ranks wait in a collective{device}"
     return ""
+
+
+def _whereabouts(first: int, ranks: Mapping[int, RankState]) -> str:
+    """Returns where the other ranks are, as far as that is known, and whether their collectives match."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for rank in sorted(ranks.keys() - {first}):
+        state, line = ranks[rank], ranks[rank].place.partition(" in ")[0]
+        if _waits_for_others(state):
+            key = "wait", f"in {state.operation or 'a collective'}{f' ({line})' if line else ''}"
+        elif line:
+            key = "are", f"at {line}"
+        else:
+            continue
+        groups.setdefault(key, []).append(rank)
+    texts = []
+    for (verb, where), found in sorted(groups.items(), key=lambda group: -len(group[1]))[:MAX_GROUPS]:
+        if len(found) == 1:
+            texts.append(f"rank {found[0]} {'waits' if verb == 'wait' else 'is'} {where}")
+        elif len(found) == len(ranks) - 1:
+            texts.append(f"all other ranks {verb} {where}")
+        else:
+            more = f" and {len(found) - MAX_LISTED} more" if len(found) > MAX_LISTED else ""
+            texts.append(f"ranks {', '.join(map(str, found[:MAX_LISTED]))}{more} {verb} {where}")
+    operations = {state.operation for state in ranks.values() if _waits_for_others(state) and state.operation}
+    unmatched = _waits_for_others(ranks[first]) and len(operations) > 1
+    return "".join(f"; {text}" for text in texts) + (" (these collectives don't match)" if unmatched else "")

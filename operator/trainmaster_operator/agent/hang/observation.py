@@ -7,11 +7,12 @@ import os
 import time
 from typing import Optional
 
-from trainmaster_operator.agent.hang.hung_rank import is_over
+from trainmaster_operator.agent.hang.hung_rank import as_notice, is_over
 from trainmaster_operator.agent.planner.state import Now
 from trainmaster_operator.agent.process.run import RunProcesses
 from trainmaster_operator.agent.progress.recorder import Counters
 from trainmaster_operator.agent.progress.sources import Heartbeats, Sources
+from trainmaster_operator.agent.progress.usual import Usual
 from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.ranks import RankProgress, RankState
 from trainmaster_operator.wire.stream import ProgressLine
@@ -27,6 +28,8 @@ SLOWER_AFTER_SECONDS = 2.0
 """A rank that joins may load for minutes, so after this time its file is read less and less often."""
 JUST_OVER_SECONDS = 0.005
 """Added to a deadline, because a rank that has been silent for exactly its limit isn't over it yet."""
+STOPPED_SECONDS = 3.0
+"""An agent that polls this much too late was stopped itself, as on a paused node."""
 UP_SECONDS = 1.0
 """Ranks that have lived this long count as up, even if they write no progress."""
 
@@ -34,7 +37,7 @@ UP_SECONDS = 1.0
 class Observation:
     """Observation observes an attempt's ranks. In a continued attempt, ranks count as up once they are in its group."""
 
-    def __init__(self, settings: AgentSettings, run: RunProcesses) -> None:
+    def __init__(self, settings: AgentSettings, run: RunProcesses, usual: Optional[Usual] = None) -> None:
         self._settings = settings
         self._attempt = run.attempt
         # When ranks continue in a new group, their silence is counted from the present time on.
@@ -44,7 +47,8 @@ class Observation:
         self._heartbeats = Heartbeats(os.path.join(run.folder, "progress"), self._own, run.regrouped_at)
         self._continued = run.regrouped_at > 0 or len(self._present) < len(self._own)
         counters = Counters(run.questionable, settings.progress_timeout)
-        self.sources = Sources(settings, self._own, started_at, self._heartbeats, run.output.printed, counters)
+        printed, learnt = run.output.printed, usual or Usual()
+        self.sources = Sources(settings, self._own, started_at, self._heartbeats, printed, counters, learnt)
         self._published_at = 0.0
         self._unpublished = False
         self.up = False
@@ -82,6 +86,8 @@ class Observation:
 
         `all_started`: whether all of this worker's ranks have been started.
         """
+        if now.steady > self.deadline + STOPPED_SECONDS:
+            self.sources.wake(now.steady)
         self.refresh(now.steady)
         if all_started and (self.ranks or now.steady - self._started_at > UP_SECONDS):
             self.up = True
@@ -118,8 +124,9 @@ class Observation:
 
     def _until_over(self, now: float) -> float:
         """Returns the seconds until a rank exceeds its limit, if all ranks stay silent."""
-        watched = (state for state in self.states(now).values() if state.limit_seconds and not is_over(state))
-        left = (state.limit_seconds - (state.silent_seconds or 0.0) for state in watched)
+        states = self.states(now).values()
+        watched = (each for state in states for each in (state, as_notice(state)) if each.limit_seconds)
+        left = (each.limit_seconds - (each.silent_seconds or 0.0) for each in watched if not is_over(each))
         return min(left, default=math.inf) + JUST_OVER_SECONDS
 
     def _line(self, now: Now) -> ProgressLine:

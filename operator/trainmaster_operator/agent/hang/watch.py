@@ -13,6 +13,7 @@ from typing import Optional, Union
 from trainmaster_operator.agent.hang.diagnosis import CollectEvidence, FailHung, LeaveLeader, Stall, StallAction, within
 from trainmaster_operator.agent.hang.evidence import GONE_OR_STOPPED, CollectedEvidence
 from trainmaster_operator.agent.hang.observation import Observation
+from trainmaster_operator.agent.hang.vitals import WINDOW_SECONDS, Vitals
 from trainmaster_operator.agent.planner import events
 from trainmaster_operator.agent.planner.actions import SendToLeader
 from trainmaster_operator.agent.planner.state import Now
@@ -20,6 +21,7 @@ from trainmaster_operator.agent.process import children
 from trainmaster_operator.agent.process.rank_processes import RankProcess
 from trainmaster_operator.agent.process.run import RunProcesses
 from trainmaster_operator.agent.process.stacks import main_thread_first
+from trainmaster_operator.agent.progress.usual import Usual
 from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.joining import Collect, FollowerMessage, Hung, Patience
 from trainmaster_operator.wire.limits import MAX_ERROR_CHARACTERS
@@ -44,11 +46,17 @@ class RankWatch:
         put: Callable[[events.Event], None],
         send: Callable[[FollowerMessage], None],
         leave_leader: Callable[[], None],
+        usual: Optional[Usual] = None,
     ) -> None:
         self._settings, self._run = settings, run
         self._put, self._send, self._leave_leader = put, send, leave_leader
         self._first = run.ranks[0]
-        self.observation = Observation(settings, run)
+        self.usual = usual or Usual()
+        """The durations that this worker has learnt in this and earlier attempts."""
+        self.observation = Observation(settings, run, self.usual)
+        self._vitals, self._sample_at = Vitals(), -math.inf
+        self._noticed: Optional[CollectedEvidence] = None
+        """The evidence of the last question that only informs people, for comparison."""
         self._continuing: tuple[Mapping[int, str], Mapping[int, int]] = {}, {}
         """The ranks' readiness to continue and their groups, as they were last sent."""
         self._stall = Stall(run.attempt, settings.worker, run.ranks)
@@ -83,6 +91,8 @@ class RankWatch:
         """Handle the leader's next step of a diagnosis, or an operator's request, which replaces an earlier one."""
         if isinstance(message, Collect) and message.request:
             self._collect("request", self._run.questionable(), partial(self._answer_request, message), now)
+        elif isinstance(message, Collect) and message.notice:
+            self._collect("notice", self._run.questionable(), partial(self._answer_notice, message), now)
         else:
             self._perform(self._stall.receive(message, now.steady), now)
 
@@ -98,7 +108,7 @@ class RankWatch:
         hung, evidence = self._provoked
         found = evidence.ranks.get(hung.rank)
         if found is not None and (found.read_stacks() or found.stacks):
-            self._send(self._stall.evidence_line(evidence.complete(self._states), now.wall))
+            self._send(self._stall.evidence_line(evidence.complete(self._states, self._noticed), now.wall))
         return self._failure(hung, evidence, now)
 
     @property
@@ -119,8 +129,11 @@ class RankWatch:
         if "unready" not in self._pending:
             self._find_unready(now)
         if self._can_hang:
-            states = self.observation.states(now.steady).values()
+            states = self._states_at(now).values()
+            if any((state.quiet_seconds or 0.0) > WINDOW_SECONDS for state in states):
+                self._sample(now)
             self._perform(self._stall.observe(states, leader, now.steady), now)
+            self._perform(self._stall.notice(states, now.steady), now)
 
     def _find_unready(self, now: Now) -> None:
         """Start collecting the stacks of a rank that isn't ready to join within the limit of a first step."""
@@ -140,22 +153,41 @@ class RankWatch:
         return self.observation.words.get(rank - self._first) == "ready"
 
     def _collect(self, use: str, ranks: Sequence[RankProcess], collected: Collected, now: Now) -> CollectedEvidence:
-        evidence = CollectedEvidence(self._run.folder, ranks, now.steady)
+        # Whether ranks are active only counts in a stall.
+        least_seconds = WINDOW_SECONDS if use in ("stall", "notice") else 0.0
+        self._sample(now)
+        evidence = CollectedEvidence(self._run.folder, ranks, now.steady, least_seconds)
         self._pending[use] = evidence, collected
         return evidence
 
+    def _sample(self, now: Now) -> None:
+        if now.steady >= self._sample_at:
+            self._sample_at = now.steady + WINDOW_SECONDS
+            self._vitals.sample({process.rank: process.pid for process in self._run.questionable()}, now.steady)
+
     def _present_states(self, now: Now) -> dict[int, RankState]:
+        self._sample(now)
         self.observation.refresh(now.steady)
-        return self.observation.states(now.steady)
+        return self._states_at(now)
+
+    def _states_at(self, now: Now) -> dict[int, RankState]:
+        states = self.observation.states(now.steady).items()
+        return {rank: state._replace(active=self._vitals.is_active(rank, now.steady)) for rank, state in states}
 
     def _diagnose(self, evidence: CollectedEvidence, now: Now) -> None:
-        self._states = self._present_states(now)
-        self._perform(self._stall.collected(evidence.complete(self._states), now), now)
+        self._states = evidence.complete(self._present_states(now), self._noticed)
+        self._perform(self._stall.collected(self._states, now), now)
 
     def _answer_request(self, request: Collect, evidence: CollectedEvidence, now: Now) -> None:
         """Send an operator the evidence that it requested; this has no other consequence."""
         ranks = within(evidence.complete(self._present_states(now)), request.bytes)
         self._send(EvidenceLine(self._run.attempt, self._settings.worker, ranks, now.wall, request=request.request))
+
+    def _answer_notice(self, question: Collect, evidence: CollectedEvidence, now: Now) -> None:
+        """Send the leader the evidence that it needs to inform people; this has no other consequence."""
+        ranks = within(evidence.complete(self._present_states(now), self._noticed), question.bytes)
+        self._noticed = evidence
+        self._send(EvidenceLine(self._run.attempt, self._settings.worker, ranks, now.wall, notice=True))
 
     def _perform(self, actions: Sequence[StallAction], now: Now) -> None:
         for action in actions:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Optional
 
 from trainmaster_operator.agent.connection import json_line
-from trainmaster_operator.agent.hang.diagnosis import MAX_KEPT_EVIDENCE_BYTES, Diagnosis, SilentWorkers
+from trainmaster_operator.agent.hang.diagnosis import MAX_KEPT_EVIDENCE_BYTES, Diagnosis, Notices, SilentWorkers
 from trainmaster_operator.agent.network.connections import Connections
 from trainmaster_operator.agent.network.workers import KeptLines, KeptReports, Worker, Workers
 from trainmaster_operator.agent.planner.ranks import CONTINUE_SECONDS, FAILURE_GRACE
@@ -70,7 +70,7 @@ class Leader:
         self._evidence = KeptLines(2 * MAX_KEPT_EVIDENCE_BYTES)
         self._outputs: dict[int, bytes] = {}
         """The last output of each ended worker, the newest last."""
-        self._diagnosis = Diagnosis()
+        self._diagnosis, self._notices = Diagnosis(), Notices()
         self._collect_at = now
         """The earliest time for the next request for stacks, on the monotonic clock."""
         self._mismatched_attempt = 0
@@ -87,7 +87,7 @@ class Leader:
     @property
     def deadline(self) -> float:
         unwatched_at = self._watched_until if self._announced and not self._streams else math.inf
-        return min(self._ping_at, self._diagnosis.deadline, unwatched_at)
+        return min(self._ping_at, self._diagnosis.deadline, self._notices.diagnosis.deadline, unwatched_at)
 
     def is_watched(self, now: float) -> bool:
         """Returns whether an operator has, or recently had, a stream open here."""
@@ -113,6 +113,7 @@ class Leader:
         # Keep the previous attempt's evidence for an operator that connects a little later.
         self._evidence.forget(lambda _, attempt: attempt >= assignment.attempt - 1)
         self._diagnosis.close()
+        self._notices.close()
         self._assignment_line = json_line(joining.Assigned(assignment.signed or {}).to_wire())
         self._send(tuple(self._workers.by_peer), self._assignment_line)
         self._publish(self._workers.line(self._own))
@@ -166,7 +167,8 @@ class Leader:
             *self._reports.in_order(),
         ]
         self._streams.append(peer)
-        kept = (*self._progress.all(), *self._evidence.all(), *self._outputs.values())
+        stall = () if self._notices.line is None else (json_line(self._notices.line.to_wire()),)
+        kept = (*self._progress.all(), *self._evidence.all(), *stall, *self._outputs.values())
         self._connections.stream((peer,), b"".join([*(json_line(line.to_wire()) for line in lines), *kept]))
         self._announce(now.steady)
 
@@ -191,11 +193,14 @@ class Leader:
     def tick(self, now: Now) -> None:
         if now.steady >= self._diagnosis.deadline:
             self._conclude(now)
+        if now.steady >= self._notices.diagnosis.deadline:
+            self._inform(now)
         if not self.is_watched(now.steady):
             self._announce(now.steady)
         if now.steady >= self._ping_at:
             self._ping_at = now.steady + PING_SECONDS
             self._ping(now.steady)
+            self._end_notice(None, now)
 
     # Followers
 
@@ -208,8 +213,8 @@ class Leader:
             return False
         self._publish(self._workers.line(row))
         first: list[joining.LeaderMessage] = [joining.Watched(self.is_watched(now.steady), self._own.uid)]
-        if self._diagnosis.question is not None:
-            first.append(self._diagnosis.question)
+        asked = (self._diagnosis.question, self._notices.diagnosis.question)
+        first += [question for question in asked if question is not None]
         failed = [line.report for line in self._reports.in_order() if self._stops_others(line.report)]
         if failed:
             first.append(self._stop(max(failed, key=lambda report: report.culprit), now.steady))
@@ -231,11 +236,9 @@ class Leader:
         elif isinstance(message, stream.SystemLine):
             self._publish(message._replace(worker=row.worker))
         elif isinstance(message, joining.Stalled):
-            # A rank is over its limit: ask all workers for evidence.
-            begins = message.attempt == self._assignment.attempt
-            question = self._diagnosis.begin(message.attempt, len(self._present), now.steady) if begins else None
-            if question is not None:
-                self._send_all(question)
+            self._ask(row.worker, message, now)
+        elif isinstance(message, joining.Resumed):
+            self._end_notice(row.worker, now)
         elif isinstance(message, stream.EvidenceLine):
             self._add_evidence(message._replace(worker=row.worker), now)
         elif isinstance(message, stream.OutputLine):
@@ -323,10 +326,41 @@ class Leader:
                 del self._outputs[next(iter(self._outputs))]
             self._publish_data(data)
 
+    def _ask(self, worker: int, message: joining.Stalled, now: Now) -> None:
+        """Ask all workers for evidence, because a rank is over its limit."""
+        if message.attempt != self._assignment.attempt:
+            return
+        workers = len(self._present)
+        if message.notice:
+            question = self._notices.stalled(worker, message.attempt, workers, now.steady)
+        else:
+            question = self._diagnosis.begin(message.attempt, workers, now.steady)
+        if question is not None:
+            self._send_all(question)
+
+    def _inform(self, now: Now) -> None:
+        """Inform the operators about a silence, as far as the workers have answered."""
+        diagnosis = self._notices.diagnosis
+        missing, asked_at = diagnosis.unanswered(self._present), diagnosis.asked_at
+        silent = [worker for worker in missing if self._steps_of(worker, asked_at) is not None]
+        line = self._notices.conclude(silent, now)
+        if line is not None:
+            self._publish(line)
+
+    def _end_notice(self, worker: Optional[int], now: Now) -> None:
+        ended = self._notices.resumed(worker, now)
+        if ended is not None:
+            self._publish(ended)
+
     def _add_evidence(self, line: stream.EvidenceLine, now: Now) -> None:
         """Keep and publish a worker's evidence of a stall; once all have answered, conclude."""
         if line.request:
             self._publish(line)
+            return
+        if line.notice:
+            self._notices.diagnosis.add(line.worker, line)
+            if self._notices.diagnosis.question is not None and not self._notices.diagnosis.unanswered(self._present):
+                self._inform(now)
             return
         if line.ranks:
             self._publish_data(self._evidence.keep(line))

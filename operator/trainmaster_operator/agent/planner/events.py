@@ -632,7 +632,7 @@ def _stall_message(state: State, event: Collect | Hung | Patience, now: Now) -> 
     if not isinstance(event, Collect):
         return state
     # No rank of this worker can hang. The worker answers anyway, because its agent would count as lost otherwise.
-    line = EvidenceLine(event.attempt, state.settings.worker, {}, now.wall, request=event.request)
+    line = EvidenceLine(event.attempt, state.settings.worker, {}, now.wall, request=event.request, notice=event.notice)
     return changes.post(state, actions.SendToLeader(line))
 
 

@@ -151,13 +151,13 @@ def process_table() -> dict[int, Process]:
     """Returns all visible processes, zombies included, by pid."""
     table: dict[int, Process] = {}
     for pid in _all_pids():
-        name, fields = _stat_of(pid)
+        name, fields = stat_of(pid)
         if len(fields) > 3:
             table[pid] = Process(pid, int(fields[1]), int(fields[3]), name, fields[0])
     return table
 
 
-def _stat_of(pid: int) -> tuple[str, list[str]]:
+def stat_of(pid: int) -> tuple[str, list[str]]:
     """Returns a process's name, and the fields of its stat from the third one on (proc(5)); empty if it is gone."""
     # The name is in parentheses and may contain any character.
     head, _, tail = read_text(f"/proc/{pid}/stat").rpartition(")")
@@ -238,7 +238,7 @@ def catches(pid: int, number: int) -> bool:
 
 def zombie_ending(pid: int) -> Ending | None:
     """Returns the ending of a zombie that isn't our child; None if it can't be read."""
-    _, fields = _stat_of(pid)
+    _, fields = stat_of(pid)
     # The exit code is field 52 in proc(5). `fields` begins with the third.
     if len(fields) < 50 or fields[0] not in "ZX":
         return None
@@ -259,7 +259,7 @@ def reaped_ending(pidfd: int) -> Ending | None:
 
 def times_of(pid: int) -> int:
     """Returns the processor time of a process in clock ticks; 0 if it is gone."""
-    _, fields = _stat_of(pid)
+    _, fields = stat_of(pid)
     return int(fields[11]) + int(fields[12]) if len(fields) > 12 else 0
 
 

@@ -12,6 +12,8 @@ import json
 import os
 import re
 import signal
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from trainmaster_operator.agent.planner.classification import FATAL_ERROR
 from trainmaster_operator.agent.process import children
@@ -22,6 +24,7 @@ STACKS_MARK = "most recent call first"
 # faulthandler prints "Thread 0x00007f... (most recent call first):" or "Current thread 0x...", and py-spy prints
 # 'Thread 123 (idle): "MainThread"'.
 _THREAD = r"(?m)^(?:Current thread|Thread) (?:0x[0-9a-f]+|\d+)\b"
+_LIBRARY = re.compile(r"(?:^|/)(?:site|dist)-packages/|/lib(?:64)?/python\d|^<|^(?:torch|threading|multiprocessing)/")
 MAX_STACKS_BYTES = 65_536
 BEFORE_CHARACTERS, AFTER_CHARACTERS = 800, 1_100
 
@@ -67,11 +70,33 @@ def threads_of(text: str) -> list[str]:
     return sorted(blocks, key=lambda block: block is not main)
 
 
-def newest_frame(stacks: str) -> tuple[str, int] | None:
-    """Returns the file and line of the main thread's newest frame; None without a stack."""
+class Frame(NamedTuple):
+    """Frame is one frame of a stack."""
+
+    file: str
+    line: int
+    function: str
+
+
+def main_frames(stacks: str) -> list[Frame]:
+    """Returns the main thread's frames, the newest first; empty without a stack."""
     main = "\n".join(threads_of(stacks)[:1])
-    found = re.search(r'File "([^"\n]+)", line (\d+) in|\(([^():\n]+):(\d+)\)$', main, re.MULTILINE)
-    return (found[1] or found[3], int(found[2] or found[4])) if found else None
+    found = re.finditer(r'^ *File "([^"\n]+)", line (\d+) in (.*)$|^ *(\S+) \(([^():\n]+):(\d+)\)$', main, re.MULTILINE)
+    return [Frame(each[1] or each[5], int(each[2] or each[6]), (each[3] or each[4]).strip()) for each in found]
+
+
+def user_frame(frames: Sequence[Frame]) -> Frame | None:
+    """Returns the newest frame outside of Python's own library and of installed packages, else the newest frame."""
+    own = (frame for frame in frames if not _LIBRARY.search(frame.file))
+    return next(own, next(iter(frames), None))
+
+
+def collective_of(frames: Sequence[Frame]) -> str:
+    """Returns the collective that the frames are in; empty if it is none, or isn't known."""
+    if any(frame.function == "_engine_run_backward" for frame in frames):
+        return "backward's all_reduce"
+    called = [frame.function for frame in frames if "torch/distributed/distributed_c10d.py" in frame.file]
+    return next((name for name in reversed(called) if not name.startswith("_") and name != "wrapper"), "")
 
 
 def _thread(text: str) -> str:

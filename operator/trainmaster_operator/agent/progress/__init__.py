@@ -5,5 +5,6 @@
 - `printed` matches the ranks' output by these rules, within a bounded time.
 - `trainer` receives and reads reports of Hugging Face's Trainer.
 - `recorder` asks torch's flight recorder for the progress of a rank's collectives.
+- `usual` learns how long steps and sections take, and derives the limits of a silence. Pure.
 - `sources` reads progress files, decides which source counts, and derives how long a step takes.
 """

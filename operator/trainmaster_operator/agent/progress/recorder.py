@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Optional
 from trainmaster_operator.agent.process.launcher import DUMP_VARIABLE, PIPE_VARIABLE
 from trainmaster_operator.agent.process.rank_processes import RankProcess
 from trainmaster_operator.agent.process.state_folder import wake
-from trainmaster_operator.wire.limits import MAX_SECONDS
+from trainmaster_operator.wire.limits import MAX_OPERATION_CHARACTERS, MAX_SECONDS
 from trainmaster_operator.wire.values import mapping, mappings, whole
 
 # Versions of torch that don't know TORCH_FR_DUMP_TEMP_FILE write the dump here.
@@ -49,6 +49,8 @@ class Recorded(NamedTuple):
     """The number of the oldest unfinished operation; 0 is the rank's first operation. None: all are finished."""
     timeout: float = 0.0
     """The script's own timeout for that operation, in seconds; 0 if torch's default applies."""
+    operation: str = ""
+    """The default group's oldest unfinished collective, such as `all_reduce`; empty if there is none."""
 
 
 class FlightRecorder:
@@ -116,7 +118,8 @@ def summarize(dump: bytes) -> Recorded | None:
         message = "no collective yet"
     else:
         message = f"last collective {newest}{', completed' if entries else ''}"
-    return Recorded(newest, message, *operations)
+    name = "" if waits_in is None else str(waits_in.get("profiling_name")).rpartition(":")[2][:MAX_OPERATION_CHARACTERS]
+    return Recorded(newest, message, *operations, name)
 
 
 def _operations(entries: Sequence[Any]) -> tuple[int, Optional[int], float]:

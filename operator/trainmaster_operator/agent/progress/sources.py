@@ -10,8 +10,10 @@ The sources, in order of precedence:
 
 With the first source, only new progress is a sign of life. With the other sources, any output and advancing collectives
 are signs of life too, because an evaluation or a checkpoint between two reports may be long. With the job's own
-pattern, only matching lines are signs of life. Progress in lines that are recognised without a setting is shown, but
-the rank isn't watched by it.
+pattern, only matching lines are signs of life. A rank whose lines are recognised without a setting is never restarted
+by them; people are informed if it is silent for long.
+
+`Sources` also teaches `usual` how long the silences between signs of life are.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from typing import Any, Optional
 from trainmaster_operator.agent.progress.printed import Printed
 from trainmaster_operator.agent.progress.recorder import Counters
 from trainmaster_operator.agent.progress.trainer import TrainerReports
+from trainmaster_operator.agent.progress.usual import LEARNT_LIMIT, STEPS, Limits, Usual
 from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.limits import MAX_PROGRESS_FILE_BYTES
 from trainmaster_operator.wire.log_rules import NONE
@@ -53,9 +56,17 @@ class Sources:
         heartbeats: Heartbeats,
         printed: Printed,
         counters: Counters,
+        usual: Usual,
     ) -> None:
         self._settings, self._own, self._started_at, self._heartbeats = settings, ranks, started_at, heartbeats
         self._printed, self._counters = printed, counters
+        self._usual = usual
+        self._alive_at: dict[int, float] = {}
+        """The newest sign of life of each rank whose silences are learnt."""
+        self._sections: dict[int, str] = {}
+        """The section in which each rank was at that time."""
+        self._awake_at = started_at
+        """When this agent last found a gap in its own clock. All silences are counted from then on at the earliest."""
         self._trainer = TrainerReports()
         self._step_times = {rank: StepTimes() for rank in ranks}
         self._reported_at = started_at
@@ -84,15 +95,52 @@ class Sources:
                 for rank, progress in found.items()
                 if progress is not None
             }
+            self._learn()
         self._counters.poll([rank for rank in self._own if self._may_wait(rank, now)], now)
         return changed
 
+    def wake(self, now: float) -> None:
+        """Count all silences from now on, because this agent was stopped, and its ranks probably too."""
+        self._awake_at = now
+        self._alive_at.clear()
+
+    def _learn(self) -> None:
+        """Teach the silences that have ended. The time until the first step is taught once."""
+        first_step_at = self.first_step_at
+        for rank, progress in self.ranks.items():
+            alive_at, before = self._seen_at(rank), self._alive_at.get(rank)
+            if rank not in first_step_at or alive_at is None or alive_at == before:
+                continue
+            if before is not None:
+                self._usual.add(self._sections[rank], alive_at - before)
+            elif rank not in self._sections:
+                self._usual.add_first_step(alive_at - self._started_at)
+                if self._is_watched(rank):
+                    self._usual.reporting.add(rank)
+            self._alive_at[rank], self._sections[rank] = alive_at, progress.section or ""
+
     def state(self, rank: int, now: float) -> RankState:
-        """Returns a rank's present state, with its silence if the rank is watched."""
-        if not self._is_watched(rank):
-            return self._state_by_collectives(rank)
+        """Returns a rank's present state, with its silence if the rank is watched or people are informed about it."""
         progress = self.ranks.get(rank)
-        return observe_rank(self._settings, progress, self.silent_seconds(rank, now), self._unreported(rank, progress))
+        if self._is_watched(rank):
+            silent, unreported = self.silent_seconds(rank, now), self._unreported(rank, progress)
+            return observe_rank(self._settings, progress, silent, unreported, self._usual)
+        state = self._state_by_collectives(rank)
+        if progress is not None:
+            if self._printed.given_up or (self._has_trainer(rank) and self._trainer.is_over):
+                return state
+            shown = observe_rank(self._settings, progress, self._quiet_seconds(rank, now), 0, self._usual)
+            return state._replace(
+                step=shown.step,
+                section=shown.section,
+                quiet_seconds=shown.quiet_seconds,
+                notice_seconds=shown.notice_seconds,
+                usual_seconds=shown.usual_seconds,
+            )
+        if rank in self._usual.reporting and not state.limit_seconds:
+            # The rank has made steps in an earlier attempt, so it should in this one.
+            return observe_rank(self._settings, RankProgress(), now - self._awake_at, 0, self._usual)
+        return state
 
     def _unreported(self, rank: int, progress: Optional[RankProgress]) -> int:
         """Returns how many steps a rank may have done since its last report; 0 if the rank writes every step."""
@@ -109,15 +157,23 @@ class Sources:
         """
         if not self._is_watched(rank):
             return min(now - self._started_at, self._settings.progress_timeout)
+        return self._quiet_seconds(rank, now)
+
+    def _quiet_seconds(self, rank: int, now: float) -> float:
+        seen_at = self._seen_at(rank)
+        return now - max(self._awake_at, self._started_at if seen_at is None else seen_at)
+
+    def _seen_at(self, rank: int) -> Optional[float]:
+        """Returns the time of a rank's newest sign of life; None if there was none in this attempt."""
         if rank in self._heartbeats.ranks:
-            return now - self._heartbeats.progressed_at.get(rank, self._started_at)
+            return self._heartbeats.progressed_at.get(rank)
         printed, has_trainer = self._printed, self._has_trainer(rank)
         seen = [{rank: self._reported_at} if has_trainer else {}, printed.progressed_at]
         if has_trainer or not printed.is_strict:
             seen.append(printed.printed_at)
         if not printed.is_strict:
             seen.append(self._counters.moved_at)
-        return now - max(times.get(rank, self._started_at) for times in seen)
+        return max((times[rank] for times in seen if rank in times), default=None)
 
     @property
     def first_step_at(self) -> dict[int, float]:
@@ -325,18 +381,41 @@ def parse_progress(text: bytes) -> Optional[RankProgress]:
 
 
 def observe_rank(
-    settings: AgentSettings, progress: RankProgress | None, silent_seconds: float, unreported: int = 0
+    settings: AgentSettings,
+    progress: RankProgress | None,
+    silent_seconds: float,
+    unreported: int = 0,
+    usual: Optional[Usual] = None,
 ) -> RankState:
     """Returns a rank's state, judged by its progress; `progress` is None if the rank has never reported any.
 
-    `unreported`: how many steps the rank may have done since that report.
+    `unreported`: how many steps the rank may have done since that report. `usual`: the durations learnt so far.
     """
     if progress is None:
         return RankState()
+    section, has_stepped = progress.section or "", (progress.step or 0) > (progress.start_step or 0)
+    learnt = Limits(0.0, 0.0)
+    if usual is not None:
+        learnt = usual.limits(section) if has_stepped else usual.first_limits()
     seconds, limit, patient = settings.progress_timeout, PROGRESS_LIMIT, False
     if progress.section_seconds:
         seconds, limit, patient = progress.section_seconds, "sectionSeconds", True
-    elif not progress.step:
+    elif not has_stepped:
         seconds, limit, patient = settings.first_step_timeout, FIRST_STEP_LIMIT, True
-    state = RankState(progress.step, progress.section or "", silent_seconds, seconds, limit, patient)
-    return state._replace(unreported=unreported)
+        if settings.learns_first_step and usual is not None and usual.first_step is not None:
+            seconds, limit = learnt.restart, LEARNT_LIMIT
+    elif settings.learns_progress and usual is not None:
+        seconds, limit, patient = learnt.restart, LEARNT_LIMIT, section not in STEPS
+    takes = progress.step_seconds if has_stepped and section in STEPS and progress.step_seconds else learnt.usual
+    return RankState(
+        progress.step,
+        section,
+        silent_seconds,
+        seconds,
+        limit,
+        patient,
+        unreported=unreported,
+        quiet_seconds=silent_seconds,
+        notice_seconds=learnt.notice,
+        usual_seconds=None if takes is None else float(f"{takes:.3g}"),
+    )

@@ -121,9 +121,15 @@ class FailureRule(SpecModel):
 class Hang(SpecModel):
     """Hang defines when missing progress is a hang."""
 
-    progress_seconds: PositiveSeconds = Field(600, description="Seconds without a new step until a job counts as hung.")
-    first_step_seconds: PositiveSeconds = Field(
-        1800, description="Seconds allowed until the first step, which includes loading and compiling."
+    progress_seconds: PositiveSeconds | None = Field(
+        None,
+        description="Seconds without a new step until a job counts as hung. By default this is learnt from the job's "
+        "own steps: 30 times their 99th percentile, at least 60 and at most 600; 600 while a rank still computes.",
+    )
+    first_step_seconds: PositiveSeconds | None = Field(
+        None,
+        description="Seconds allowed until the first step, which includes loading and compiling. By default 1800 in "
+        "the first attempt, and 5 times that attempt's own time, at least 60, in later ones.",
     )
     action: Literal["Restart", "Fail"] = Field("Restart", description="What to do about a hang.")
 

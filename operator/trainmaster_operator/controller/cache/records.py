@@ -29,7 +29,7 @@ from trainmaster_operator.rendering import Placement, worker_layout
 from trainmaster_operator.wire.limits import MAX_INDEX
 from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.report import Report, merge
-from trainmaster_operator.wire.stream import Recovery
+from trainmaster_operator.wire.stream import Recovery, StallLine
 from trainmaster_operator.wire.system import SystemSample
 from trainmaster_operator.wire.values import mapping, text, whole
 
@@ -159,6 +159,7 @@ class Record:
     progress_attempt: int = 0
     progress_at: float | None = None
     system: SystemView | None = None
+    stall: StallLine | None = None
     stream: StreamView = field(default_factory=StreamView)
     refusals: dict[str, RefusedWrite] = field(default_factory=dict)
     lookups: LookupResults = field(default_factory=LookupResults)
@@ -273,6 +274,7 @@ class Record:
             recoveries=dict(self.recoveries),
             progress_attempt=self.progress_attempt,
             progress_at=self.progress_at,
+            stall=self.stall,
             stream=self.stream,
             **{name: found.copy() for name, found in vars(self.lookups).items()},
             listed=listed,

@@ -39,7 +39,7 @@ from trainmaster_operator.controller.cache.views import child_view, controller_o
 from trainmaster_operator.reconciling.observed.snapshot import ChildView, Job, PodView, RefusedWrite, StreamView
 from trainmaster_operator.wire.names import JOB_NAME_LABEL
 from trainmaster_operator.wire.report import Report
-from trainmaster_operator.wire.stream import ProgressLine, SystemLine
+from trainmaster_operator.wire.stream import ProgressLine, StallLine, SystemLine
 from trainmaster_operator.wire.values import mapping, text
 
 logger = logging.getLogger(__name__)
@@ -225,6 +225,16 @@ class Store:
         workers = record.system.workers if record.system is not None and is_same else {}
         workers[line.worker] = line.sample
         record.system = SystemView(line.attempt, now, workers)
+
+    def record_stall(self, key: JobKey, line: StallLine | None) -> bool:
+        """Record a leader's line about the ranks' silence; returns whether it is new. None: there is no silence."""
+        record = self._records.get(key)
+        found = line if line is not None and line.since else None
+        if record is None or record.stall == found:
+            return False
+        record.stall = found
+        self._changed(key)
+        return True
 
     def record_stream(self, key: JobKey, stream: StreamView) -> bool:
         """Record the state of the leader's stream and its workers; returns whether that state is new."""

@@ -47,6 +47,7 @@ from trainmaster_operator.wire.stream import (
     OutputLine,
     ProgressLine,
     ReportLine,
+    StallLine,
     StreamLine,
     SystemLine,
     WorkerLine,
@@ -398,6 +399,8 @@ class LeaderStream:
                 self.connected_to, self._connected_at = agent, self._clock()
                 self._workers = {worker.worker: worker for worker in line.workers if worker.worker in target.workers}
                 self._left = {}
+                # A leader that knows of a stall sends its line after the hello.
+                self.store.record_stall(key, None)
                 return self._record_view(StreamView(True, agent.worker, self.now(), tuple(self._workers.values())))
             case WorkerLine() if line.worker in target.workers:
                 self._workers[line.worker] = line
@@ -420,6 +423,8 @@ class LeaderStream:
                     self.events.progressed(key, first)
             case SystemLine():
                 self.store.record_system(key, line, self.now())
+            case StallLine(rank=rank) if line.attempt == target.attempt and (rank is None or rank < target.world):
+                return self.store.record_stall(key, line)
             case OutputLine():
                 self.events.printed(key, target.uid, line)
             case EvidenceLine() if target.has_ranks(line.attempt, line.worker, line.ranks):

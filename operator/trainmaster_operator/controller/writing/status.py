@@ -71,8 +71,8 @@ def with_conditions(raw: Mapping[str, Any], status: JobStatus) -> dict[str, Any]
 
 
 def is_only_progress(patch: Mapping[str, Any]) -> bool:
-    """Returns whether a patch contains only progress."""
-    return bool(patch) and patch.keys() <= PROGRESS_FIELDS
+    """Returns whether a patch contains only progress, and neither begins nor ends a stall."""
+    return bool(patch) and patch.keys() <= PROGRESS_FIELDS and "stall" not in (patch.get("progress") or {})
 
 
 async def read_again(

@@ -16,7 +16,7 @@ from trainmaster_operator.rendering import AgentConfigMap, Placement
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.report import EXIT_FINISHED, EXIT_KILLED, REASON_BY_EXIT_CODE, Report
-from trainmaster_operator.wire.stream import Recovery, WorkerLine
+from trainmaster_operator.wire.stream import Recovery, StallLine, WorkerLine
 
 PodPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
 
@@ -267,6 +267,8 @@ class Observed:
     recoveries: Mapping[int, Recovery] = field(default_factory=dict)
     progress_attempt: int = 0
     progress_at: float | None = None
+    # The ranks' silence that the leader reports now.
+    stall: StallLine | None = None
     stream: StreamView = StreamView()
     refused_writes: tuple[RefusedWrite, ...] = ()
     # The last state of the newest deleted pod of each worker, by uid.

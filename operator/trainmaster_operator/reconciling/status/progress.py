@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from trainmaster_operator.api.times import to_seconds, to_text
-from trainmaster_operator.api.v1alpha1 import Failure, JobStatus, Progress, RecoveryTimes
+from trainmaster_operator.api.v1alpha1 import Failure, JobStatus, Progress, RecoveryTimes, Stall
 from trainmaster_operator.reconciling.observed.situation import Situation
 from trainmaster_operator.reconciling.transition import condition
 from trainmaster_operator.wire.log_rules import FRAMEWORKS, NONE
@@ -26,10 +26,10 @@ INTERVAL = 5.0
 def due_progress(situation: Situation, *, is_terminal: bool) -> Progress | None:
     """Returns the newest progress, or the published progress while that is younger than INTERVAL.
 
-    A job's last progress, and progress with a new section, are returned at once.
+    A job's last progress, progress with a new section, and the begin and end of a stall are returned at once.
     """
     old, new = situation.status.progress, newest_progress(situation)
-    if old is None or new is None or is_terminal or old.section != new.section:
+    if old is None or new is None or is_terminal or (old.section, old.stall) != (new.section, new.stall):
         return new
     published = to_seconds(old.reported_at)
     # Compare with the clock, not with the newest report, which may be the last one if the ranks hang. abs() prevents
@@ -48,7 +48,35 @@ def progress_due_at(situation: Situation) -> float | None:
 
 
 def newest_progress(situation: Situation) -> Progress | None:
-    """Returns the published progress, updated with the newest report of the current attempt."""
+    """Returns the published progress, updated with the newest report of the current attempt, and with its stall."""
+    progress, stall = _reported_progress(situation), _stall(situation)
+    if progress is None and stall is None:
+        return None
+    progress = progress or Progress(attempt=situation.status.attempt)
+    return progress if progress.stall == stall else progress.model_copy(update={"stall": stall})
+
+
+def _stall(situation: Situation) -> Stall | None:
+    """Returns the silence of the present ranks that their leader reports. Without a leader, the known one is kept."""
+    line, progress, observed = situation.observed.stall, situation.status.progress, situation.observed
+    if not situation.running:
+        return None
+    if line is None:
+        is_current = progress is not None and is_of_current_ranks(situation.status, progress.attempt)
+        return progress.stall if progress is not None and is_current and not observed.stream.connected else None
+    if line.attempt != situation.status.attempt:
+        return None
+    return Stall(
+        since=to_text(min(line.since, situation.now)),
+        section=line.section or None,
+        usual_seconds=line.usual_seconds,
+        rank=line.rank,
+        message=line.message,
+        restart_at=to_text(line.since + line.restart_seconds) if line.restart_seconds else None,
+    )
+
+
+def _reported_progress(situation: Situation) -> Progress | None:
     old, attempt = situation.status.progress, situation.status.attempt
     reported_at = _news_at(situation)
     if reported_at is None:

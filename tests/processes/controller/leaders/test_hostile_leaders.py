@@ -242,6 +242,15 @@ async def test_evidence_is_only_taken_of_ranks_of_the_worker_and_of_attempts_tha
         await world.reach.close()
 
 
+async def test_a_stall_is_only_taken_of_a_rank_of_the_job_and_of_its_attempt() -> None:
+    stall = {"type": "stall", "attempt": 1, "since": 7.0, "rank": 3, "message": "rank 3"}
+    foreign = [{**stall, "rank": 4, "message": "x"}, {**stall, "attempt": 2, "message": "x"}]
+    async with watched(then(encoded(stall, *foreign, report("Running")))) as (world, _):
+        await until(lambda: bool(world.snapshot().observed.reports))
+        found = world.snapshot().observed.stall
+    assert found is not None and found.message == "rank 3"
+
+
 async def test_changes_have_a_budget_and_every_attempt_brings_an_allowance() -> None:
     """Each change requests a pass over the job."""
     flips = [report("Starting" if number % 2 else "Running", at=float(number)) for number in range(2_000)]

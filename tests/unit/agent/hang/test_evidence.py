@@ -17,7 +17,7 @@ from trainmaster_operator.agent.process import kernel
 from trainmaster_operator.agent.process.kernel import has_device
 from trainmaster_operator.agent.process.launcher import recorder_environment
 from trainmaster_operator.agent.process.rank_processes import RankProcess
-from trainmaster_operator.agent.process.stacks import newest_frame
+from trainmaster_operator.agent.process.stacks import Frame, collective_of, main_frames, user_frame
 from trainmaster_operator.agent.progress.recorder import ANSWER_SECONDS
 from trainmaster_operator.wire.ranks import RankState
 
@@ -119,12 +119,38 @@ def test_a_source_that_hangs_does_not_stop_the_agent(tmp_path: Path) -> None:
     os.close(os.open(tmp_path / "train.py", os.O_RDWR))
 
 
-def test_the_newest_frame_of_the_main_thread() -> None:
+def test_the_frames_of_the_main_thread_and_the_users_own() -> None:
     other = 'Thread 0x00007f01 (most recent call first):\n  File "/x/threading.py", line 320 in wait\n\n'
-    assert newest_frame(other + STACKS.format("/app/train.py")) == ("/app/train.py", 3)
+    assert main_frames(other + STACKS.format("/app/train.py")) == [Frame("/app/train.py", 3, "main")]
     by_py_spy = 'Thread 7 (active): "MainThread"\n    main (train.py:12)\n    <module> (train.py:40)\n'
-    assert newest_frame(by_py_spy) == ("train.py", 12)
-    assert newest_frame("") is newest_frame("Current thread 0x00007f02 (most recent call first):\n") is None
+    assert main_frames(by_py_spy) == [Frame("train.py", 12, "main"), Frame("train.py", 40, "<module>")]
+    assert main_frames("") == main_frames("Current thread 0x00007f02 (most recent call first):\n") == []
+    assert user_frame([]) is None
+
+
+@pytest.mark.parametrize(
+    ("files", "own"),
+    [
+        (["/usr/lib/python3.12/threading.py", "/usr/lib/python3.12/queue.py", "/app/train.py", "/app/main.py"], 2),
+        (["/opt/conda/lib/python3.11/site-packages/torch/nn/module.py", "<frozen runpy>", "train.py"], 2),
+        (["/usr/lib/python3/dist-packages/numpy/core.py", "/app/torch/model.py"], 1),
+        (["/usr/lib/python3.12/threading.py"], 0),
+    ],
+)
+def test_the_users_frame_is_none_of_a_library(files: list[str], own: int) -> None:
+    frames = [Frame(file, line, "f") for line, file in enumerate(files)]
+    assert user_frame(frames) == frames[own]
+
+
+def test_the_collective_is_the_one_that_the_user_called() -> None:
+    c10d = "/x/site-packages/torch/distributed/distributed_c10d.py"
+    inner = [Frame(c10d, 1, "broadcast"), Frame("/x/torch/distributed/c10d_logger.py", 2, "wrapper")]
+    assert collective_of([*inner, Frame("train.py", 3, "step")]) == "broadcast"
+    assert collective_of([*inner, Frame(c10d, 3, "broadcast_object_list"), Frame("train.py", 4, "step")]) == (
+        "broadcast_object_list"
+    )
+    assert collective_of([Frame("/x/torch/autograd/graph.py", 5, "_engine_run_backward")]) == "backward's all_reduce"
+    assert collective_of([Frame("train.py", 3, "step")]) == ""
 
 
 def test_an_open_accelerator_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,7 @@ def at(silent: float = 20.0, **fields: Any) -> RankState:
         pytest.param(
             [at(waits=COLLECTIVE, step=6, unreported=10), at(waits=NOTHING, unreported=10)],
             1,
-            "all other ranks wait",
+            "rank 0 waits in a collective",
             id="a difference that the age of the reports explains",
         ),
         pytest.param(
@@ -83,16 +83,18 @@ def at(silent: float = 20.0, **fields: Any) -> RankState:
         pytest.param([at(), RankState()], 0, "", id="where nothing tells them apart the one that is watched"),
         pytest.param([at(), RankState(state="T")], 1, "(state T)", id="a stopped one that says nothing"),
         pytest.param([at(collective=9), at(19.0)], 0, "", id="collectives that aren't known of all say nothing"),
-        pytest.param([at(waits=COLLECTIVE), at(19.0, waits=NOTHING)], 1, "wait in a collective", id="who isn't in one"),
+        pytest.param(
+            [at(waits=COLLECTIVE), at(19.0, waits=NOTHING)], 1, "waits in a collective", id="who isn't in one"
+        ),
         # Rank 0 is in `loss.item()`, and its device is in an all-reduce.
         pytest.param(
-            [at(waits=DEVICE, pending=True), at(19.0, waits=NOTHING)], 1, "wait in a coll", id="not in item()"
+            [at(waits=DEVICE, pending=True), at(19.0, waits=NOTHING)], 1, "waits in a coll", id="not in item()"
         ),
         pytest.param([at(waits=NOTHING, pending=True), at(19.0, waits=DEVICE)], 1, "its device", id="a stuck kernel"),
         # A late or missing answer isn't a reason.
         pytest.param([at(30.0), at(waits=COLLECTIVE), at(19.0, waits=NOTHING)], 2, "", id="who gave no stacks"),
         pytest.param([at(30.0), at(waits=COLLECTIVE), at(19.0, waits=DEVICE)], 2, "", id="no stacks, and a device"),
-        pytest.param([at(waits=COLLECTIVE), at(19.0)], 1, "all other ranks wait in a coll", id="by elimination"),
+        pytest.param([at(waits=COLLECTIVE), at(19.0)], 1, "rank 0 waits in a coll", id="by elimination"),
         pytest.param([at(waits=DEVICE)], 0, "; it waits for its device", id="the only rank"),
         pytest.param([at(), at(19.0, state="D")], 1, "", id="who waits for a device"),
         pytest.param([at(20.0), at(21.0)], 1, "for 21 s at step 7", id="the longest silence"),

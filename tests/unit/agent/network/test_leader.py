@@ -33,8 +33,10 @@ from trainmaster_operator.wire.joining import (
     Mismatch,
     Modules,
     Reported,
+    Resumed,
     Stalled,
     Stop,
+    parse_from_follower,
 )
 from trainmaster_operator.wire.limits import MAX_KEPT_OUTPUT_BYTES, MAX_LINE_BYTES
 from trainmaster_operator.wire.ranks import RankProgress, RankState
@@ -501,6 +503,54 @@ def test_a_worker_that_lives_or_had_come_further_is_not_lost() -> None:
         table.say(10, evidence(1).to_wire())
         (message,) = delivered(table.tick(ANSWER_SECONDS))
         assert isinstance(message, Hung) and message.rank in (0, 1)
+
+
+def late(worker: int) -> dict[str, Any]:
+    state = RankState(5, "train", 9.0, 60.0, quiet_seconds=9.0, notice_seconds=5.0)
+    return EvidenceLine(3, worker, {worker: state}, 5.0, notice=True).to_wire()
+
+
+def stalls(actions: list[Any]) -> list[dict[str, Any]]:
+    """Returns the lines about a stall that are sent to the operators."""
+    lines = (json.loads(line) for each in actions if isinstance(each, SendToStreams) for line in each.data.splitlines())
+    return [line for line in lines if line["type"] == "stall"]
+
+
+def test_a_learnt_limit_leads_to_a_question_whose_answer_only_goes_to_operators() -> None:
+    table = Table()
+    table.join(1)
+    table.join(2)
+    table.leader.watch(STREAM, at(0))
+    asked = table.say(10, Stalled(3, notice=True).to_wire())
+    assert sent(asked) == {"collect": (10, 20)} and delivered(asked) == [Collect(3, 40_000, notice=True)]
+    assert table.say(20, Stalled(3, notice=True).to_wire()) == [] == table.say(20, Stalled(2, notice=True).to_wire())
+    # The hang's own question may be asked at the same time.
+    assert sent(table.say(10, Stalled(3).to_wire())) == {"collect": (10, 20)}
+    assert table.say(10, late(1)) == [] == table.say(20, late(2))
+    told = table.leader.receive(parse_from_follower(late(0)), at(1))
+    assert sent(told) == {} and delivered(told) == [] and len(told) == 1
+    (line,) = stalls(told)
+    assert (line["rank"], line["restartSeconds"]) == (0, 60.0)
+    assert stalls(table.leader.watch(STREAM + 1, at(2))) == [line], "the next operator learns it too"
+    assert table.say(10, Resumed(3).to_wire()) == []
+    (ended,) = stalls(table.say(20, Resumed(3).to_wire()))
+    assert ended == {"type": "stall", "attempt": 3, "since": 0.0, "restartSeconds": 0.0, "message": ""}
+    assert stalls(table.leader.watch(STREAM + 2, at(3))) == []
+
+
+def test_a_worker_that_does_not_answer_is_named_and_not_dropped() -> None:
+    table = Table()
+    table.join(1)
+    table.join(2)
+    table.leader.watch(STREAM, at(0))
+    table.tick(1.0)
+    table.leader.receive(Stalled(3, notice=True), at(1))
+    table.leader.receive(parse_from_follower(late(0)), at(1))
+    table.say(10, late(1))
+    informed = table.tick(ANSWER_SECONDS)
+    assert closed(informed) == [] and table.connected() == [0, 1, 2]
+    (line,) = stalls(informed)
+    assert "rank" not in line and line["message"].startswith("no answer from worker 2; ")
 
 
 # Evidence that is kept

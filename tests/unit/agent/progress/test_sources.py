@@ -18,6 +18,7 @@ from trainmaster_operator.agent.progress import recorder as counters_module
 from trainmaster_operator.agent.progress.printed import Printed
 from trainmaster_operator.agent.progress.recorder import Counters, Recorded
 from trainmaster_operator.agent.progress.sources import INTERVAL_SECONDS, Heartbeats, Sources, StepTimes
+from trainmaster_operator.agent.progress.usual import Usual
 from trainmaster_operator.agent.settings import AgentSettings, read_settings
 from trainmaster_operator.wire.ranks import RankProgress
 
@@ -48,7 +49,7 @@ class Ranks:
         self.counters = Counters(list, 10.0)
         self._file = folder / "progress"
         heartbeats = Heartbeats(str(self._file), range(2))
-        self.sources = Sources(made, range(2), START, heartbeats, self.printed, self.counters)
+        self.sources = Sources(made, range(2), START, heartbeats, self.printed, self.counters, Usual())
 
     def print(self, line: str, rank: int = 0) -> None:
         self.printed.read(rank, [line.encode()], b"")

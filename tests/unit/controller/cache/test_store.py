@@ -17,7 +17,7 @@ from trainmaster_operator.reconciling.observed.snapshot import RefusedWrite, Str
 from trainmaster_operator.rendering import Settings
 from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.report import Report
-from trainmaster_operator.wire.stream import ProgressLine, Recovery
+from trainmaster_operator.wire.stream import ProgressLine, Recovery, StallLine
 
 
 def versioned(raw: dict[str, Any], version: int, **metadata: Any) -> dict[str, Any]:
@@ -160,6 +160,17 @@ def test_progress_asks_for_no_pass_and_that_of_an_old_attempt_is_ignored() -> No
     assert world.changes == []
     observed = world.snapshot().observed
     assert (observed.progress_attempt, observed.progress[0][0].step) == (2, 5)
+
+
+def test_a_stall_asks_for_a_pass_when_it_begins_and_when_it_ends() -> None:
+    world = World(b.job())
+    world.changes.clear()
+    line = StallLine(1, 1_700.0, 1, "train", 0.05, 60.0, "rank 1 is at train.py:41")
+    assert world.store.record_stall(KEY, line) and not world.store.record_stall(KEY, line)
+    assert world.snapshot().observed.stall == line
+    assert world.store.record_stall(KEY, StallLine(1)) and not world.store.record_stall(KEY, None)
+    assert world.snapshot().observed.stall is None
+    assert world.changes == [KEY, KEY]
 
 
 def test_pods_and_progress_of_a_job_are_read_without_a_snapshot() -> None:

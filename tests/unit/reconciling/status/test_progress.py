@@ -9,10 +9,10 @@ import pytest
 
 from tests.unit.reconciling.builders import NOW, all_up, decided, job, observed, pod, pods, running, said
 from trainmaster_operator.api.times import to_text
-from trainmaster_operator.api.v1alpha1 import Condition, Failure, JobStatus, Progress, RecoveryTimes
+from trainmaster_operator.api.v1alpha1 import Condition, Failure, JobStatus, Progress, RecoveryTimes, Stall
 from trainmaster_operator.reconciling.observed.snapshot import Observed, StreamView
 from trainmaster_operator.wire.ranks import RankProgress
-from trainmaster_operator.wire.stream import Recovery
+from trainmaster_operator.wire.stream import Recovery, StallLine
 
 
 def ranks(**fields: Any) -> dict[int, dict[int, RankProgress]]:
@@ -62,6 +62,51 @@ def test_the_last_report_before_a_silence_is_published_too() -> None:
     assert progress_of(shown.status).step == 200
     after = decided(job(shown.status), silent, NOW + 6)
     assert after.status == shown.status and (after.requeue_after or 60.0) > 5.0
+
+
+LINE = StallLine(1, NOW - 6, 1, "train", 0.05, 60.0, "rank 1 is at train.py:41 in step")
+STALL = Stall(
+    since=to_text(NOW - 6),
+    section="train",
+    usual_seconds=0.05,
+    rank=1,
+    message=LINE.message,
+    restart_at=to_text(NOW + 54),
+)
+
+
+def test_a_stall_is_published_at_once_and_ends_with_the_leaders_next_line() -> None:
+    status = decided(job(running()), training()).status
+    assert progress_of(status).stall is None
+    stalled = replace(training(NOW + 1, step=200), stall=LINE)
+    shown = decided(job(status), stalled, NOW + 1).status
+    assert (progress_of(shown).stall, progress_of(shown).step) == (STALL, 200)
+    assert decided(job(shown), stalled, NOW + 2).status == shown, "nothing is written again"
+    after = decided(job(shown), replace(stalled, stall=None), NOW + 3).status
+    assert progress_of(after).stall is None
+
+
+def test_a_stall_is_shown_of_ranks_whose_progress_the_operator_has_not_received() -> None:
+    status = decided(job(running()), observed(*all_up(1), attempt=1, stall=LINE)).status
+    assert (progress_of(status).stall, progress_of(status).attempt) == (STALL, 1)
+
+
+def test_a_stall_without_a_limit_names_no_restart_and_none_begins_in_the_future() -> None:
+    line = LINE._replace(restart_seconds=0.0, since=NOW + 60, rank=None, section="")
+    shown = progress_of(decided(job(running()), replace(training(), stall=line)).status).stall
+    assert shown == Stall(since=to_text(NOW), usual_seconds=0.05, message=LINE.message)
+
+
+def test_a_known_stall_is_kept_until_a_leader_is_connected_and_not_beyond_its_attempt() -> None:
+    status = decided(job(running()), replace(training(), stall=LINE)).status
+    unconnected = replace(training(), stream=StreamView(), stall=None)
+    assert progress_of(decided(job(status), unconnected, NOW + 1).status).stall == STALL, "the operator has restarted"
+    other = replace(training(), stall=LINE._replace(attempt=2))
+    assert progress_of(decided(job(status), other, NOW + 1).status).stall is None
+    lost = replace(unconnected, pods=pods(pod(1, phase="Failed", reason="Evicted")))
+    ended = decided(job(status), lost, NOW + 1).status
+    assert ended.phase == "Restarting"
+    assert progress_of(decided(job(ended), lost, NOW + 2).status).stall is None
 
 
 def test_a_status_that_is_written_anyway_has_the_newest() -> None:
