@@ -23,6 +23,8 @@ from trainmaster_operator.api.v1alpha1 import Failure
 from trainmaster_operator.wire import values
 
 MAX_LOG_LINES = 12
+# The warning of Hugging Face's tokenizers before they can deadlock in a forked process.
+_FORKED = "huggingface/tokenizers: The current process just got forked"
 # The annotation in which `submit` names what it left out of the code, and its maximum length.
 LEFT_OUT_ANNOTATION, MAX_LEFT_OUT = "trainmaster.dev/code-left-out", 2_000
 # Where the agent unpacks the code.
@@ -334,8 +336,11 @@ def _hang(situation: Situation, failure: Failure, evidence: AttemptEvidence | No
     lines += [_rank_line(number, other) for number, other in sorted(ranks.items()) if number != rank][:6]
     option = f" --attempt {failure.attempt}" + ("" if rank is None else f" --rank {rank}")
     command = f"kubectl dtj evidence {situation.job.name} {situation.where}{option}"
+    steps = [Step("all stacks of that rank", command)]
+    if evidence is not None and any(_FORKED in log for log in evidence.logs.values()):
+        steps.append(Step("if a data loader hangs after a fork: set TOKENIZERS_PARALLELISM=false"))
     raised = "if steps really take that long, raise spec.failurePolicy.hang.progressSeconds"
-    return Finding("Hang", clause, tuple(lines), (Step("all stacks of that rank", command), Step(raised)))
+    return Finding("Hang", clause, tuple(lines), (*steps, Step(raised)))
 
 
 def waits_for(state: Mapping[str, Any]) -> str:
