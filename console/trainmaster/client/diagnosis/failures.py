@@ -37,6 +37,8 @@ _FIRST_LINE = re.compile(r"^.*?(?:ended with exit code \d+|was killed by \S+)(?:
 _RAISED = re.compile(r"(?P<exception>[^\n]+?)(?:, at (?P<location>[^\n;]+))?; (?:rank|worker) \d+ \(")
 # The beginning of the operator's message about a pod that the cluster took away.
 _OF_POD = re.compile(r"^pod \S+ of worker \d+(?: on node \S+)? (?=was |is |lost )")
+# The place of the rank that the others wait for, in the agent's message about a hang.
+_PLACE = re.compile(r"\brank \d+ (?:is at|waits in|is stopped by)[^;\n]*")
 _NATIVE = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE")
 OTHERS, DEVICE = "waits in a collective", "waits for its device"
 # A stack frame as faulthandler and py-spy print it.
@@ -324,6 +326,8 @@ def _hang(situation: Situation, failure: Failure, evidence: AttemptEvidence | No
     node = f" on node {failure.node}" if failure.node else ""
     where = f" at step {state['step']}" if values.whole(state.get("step")) is not None else ""
     where += f", in {frame}" if frame else ""
+    place = _PLACE.search(failure.message)
+    where += f": {place[0].replace(f'rank {rank} ', 'it ', 1)}" if place and not frame else ""
     waits = waits_for(state)
     if waits == DEVICE and situation.job.status.workers.desired == len(ranks) == 1:
         clause = f"its only rank{node} is waiting for the GPU{where}"

@@ -22,6 +22,7 @@ DEFAULT_RESTARTS = FailurePolicy().max_restarts
 # The operator's notice about ranks that trained alone, in contrast to one about a script without progress.
 _APART = re.compile(r"never (?:met|formed|joined)|trained alone|trains alone|by itself|on its own", re.IGNORECASE)
 _PROGRESS = "docs/progress.md lists what is recognised"
+_JOIN = "make the script join one process group: RANK, WORLD_SIZE and MASTER_ADDR are set (docs/pods.md)"
 
 
 def operator_findings(situation: Situation) -> Iterator[Finding]:
@@ -123,14 +124,16 @@ def _crash_loop(situation: Situation, loop: str) -> Finding:
 
 
 def _notice(situation: Situation) -> Finding:
-    job, notice = situation.job, situation.view.notice
-    first, _, rest = notice.strip().partition("\n")
+    """Returns the finding on the operator's notice, whose second part says what mends it."""
+    job, notice = situation.job, short(situation.view.notice, 600)
     logs = Step("what its ranks print", f"kubectl dtj logs {job.name} {situation.where}")
-    if _APART.search(notice):
-        clause = f"all ranks exited with code 0, but {short(first)}" if job.phase == "Succeeded" else short(first)
-        step = Step("make the script join one process group: RANK, WORLD_SIZE and MASTER_ADDR are set (docs/pods.md)")
-        return Finding("RanksNeverMet", clause, tuple(rest.splitlines()[:6]), (step, logs))
-    return Finding("NoProgress", short(first), tuple(rest.splitlines()[:6]), (Step(_PROGRESS), logs))
+    is_apart = _APART.search(notice) is not None
+    clause, _, mend = notice.partition("; " if is_apart else ": ")
+    steps = (Step(mend or (_JOIN if is_apart else _PROGRESS)), logs)
+    if not is_apart:
+        return Finding("NoProgress", clause, (), steps)
+    ended = "all ranks exited with code 0, but " if job.phase == "Succeeded" else ""
+    return Finding("RanksNeverMet", f"{ended}{clause}", (), steps)
 
 
 def _unreported(situation: Situation) -> Iterator[Finding]:
