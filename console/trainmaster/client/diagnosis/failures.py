@@ -281,7 +281,7 @@ def _budget(situation: Situation) -> tuple[str, ...]:
     if (times := status.failures[0].count or 1) > 1:
         lines.insert(0, f"it has failed {times} times in a row like this")
     if situation.view.end_reason == "MaxRestartsExceeded":
-        lines.append(f"no restart was left: {counted} counted (spec.failurePolicy.maxRestarts)")
+        lines.append(f"no restart was left: {counted} counted (failurePolicy.maxRestarts)")
     elif situation.job.phase != "Failed":
         lines.append(f"it tries again: {counted} counted so far")
     return tuple(lines)
