@@ -278,8 +278,6 @@ def _budget(situation: Situation) -> tuple[str, ...]:
     counted = plural(status.restarts, "restart") + (f" of {limit}" if isinstance(limit, int) else "")
     before = [f"attempt {one.attempt}: {one.reason}" for one in status.failures[1:4]]
     lines = [f"earlier failures: {', '.join(before)}"] if before else []
-    if (times := status.failures[0].count or 1) > 1:
-        lines.insert(0, f"it has failed {times} times in a row like this")
     if situation.view.end_reason == "MaxRestartsExceeded":
         lines.append(f"no restart was left: {counted} counted (failurePolicy.maxRestarts)")
     elif situation.job.phase != "Failed":
