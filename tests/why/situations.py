@@ -26,6 +26,7 @@ _API_VERSIONS = {
     "LocalQueue": "kueue.x-k8s.io/v1beta2",
     "ClusterQueue": "kueue.x-k8s.io/v1beta2",
 }
+_OF_METADATA = ("name", "namespace", "labels", "createdAt", "deletedAt")
 _WITHOUT_NAMESPACE = ("Node", "ClusterQueue")
 
 
@@ -142,12 +143,14 @@ def _evidence(name: str, raw: Mapping[str, Any]) -> dict[str, Any]:
 
 def _whole(raw: Mapping[str, Any], job: str) -> dict[str, Any]:
     """Returns an object with the metadata that every object has."""
-    item = {key: value for key, value in raw.items() if key not in ("name", "namespace", "labels", "createdAt")}
+    item = {key: value for key, value in raw.items() if key not in _OF_METADATA}
     metadata: dict[str, Any] = {"name": raw["name"], "labels": dict(raw.get("labels", {}))}
     if raw["kind"] not in _WITHOUT_NAMESPACE:
         metadata["namespace"] = raw.get("namespace", NAMESPACE)
     if "createdAt" in raw:
         metadata["creationTimestamp"] = raw["createdAt"]
+    if "deletedAt" in raw:
+        metadata["deletionTimestamp"] = raw["deletedAt"]
     if metadata.get("namespace") == NAMESPACE and raw["name"].startswith(job) and raw["kind"] in ("Pod", "StatefulSet"):
         metadata["labels"]["trainmaster.dev/job-name"] = job
         if raw["kind"] == "Pod":

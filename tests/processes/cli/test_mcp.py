@@ -96,8 +96,8 @@ async def test_an_assistant_learns_why_a_job_failed_and_nothing_is_written(kubec
             return "".join(part.text for part in result.content)
 
         assert "failing: Failed" in await ask("list_jobs")
-        assert "rank 0 on node local doesn't find /data/train.bin" in await ask("why", name="failing")
-        assert "rank 0 on node local doesn't find /data/train.bin" in await ask("why")
+        assert "rank 0 doesn't find /data/train.bin" in await ask("why", name="failing")
+        assert "rank 0 doesn't find /data/train.bin" in await ask("why")
         assert "MaxRestartsExceeded" in await ask("get_job", name="failing")
         assert "FileNotFoundError" in await ask("evidence", name="failing")
         assert "AttemptOpened" in await ask("events", name="failing")

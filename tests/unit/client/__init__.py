@@ -11,15 +11,19 @@
 | `code/scripts` | `code/test_scripts` |
 | `code/storing` | `unit/cli/test_dtj_uploads`, `cluster/test_code` |
 | `code/submitting` | `unit/cli/test_dtj_uploads`, `cluster/test_code` |
+| `diagnosis/advice` | `diagnosis/test_advice` |
 | `diagnosis/capacity` | `diagnosis/test_capacity` |
 | `diagnosis/endings` | `diagnosis/test_endings` |
 | `diagnosis/failures` | `diagnosis/test_situations`, `diagnosis/test_own_program` |
+| `diagnosis/gangs` | `diagnosis/test_gangs`, `diagnosis/test_situations` |
+| `diagnosis/operators` | `diagnosis/test_situations` |
 | `diagnosis/pods` | `diagnosis/test_situations` |
 | `diagnosis/queueing` | `diagnosis/test_situations` |
 | `diagnosis/refusals` | `diagnosis/test_situations` |
 | `diagnosis/running` | `diagnosis/test_situations` |
 | `diagnosis/scheduling` | `diagnosis/test_situations` |
 | `diagnosis/situation` | `diagnosis/test_situations` |
+| `diagnosis/trouble` | `diagnosis/test_situations` |
 | `errors` | `test_jobs`, `test_transport` |
 | `functions` | `test_functions`, `test_function_sources`, `cluster/test_sdk` |
 | `gathering` | `diagnosis/test_situations` |

@@ -22,7 +22,13 @@ from collections.abc import Callable, Iterator
 from trainmaster.client.diagnosis.advice import fitted
 from trainmaster.client.diagnosis.failures import failure_findings
 from trainmaster.client.diagnosis.operators import unseen_findings
-from trainmaster.client.diagnosis.pods import container_findings, image_findings, node_findings, volume_findings
+from trainmaster.client.diagnosis.pods import (
+    container_findings,
+    image_findings,
+    node_findings,
+    stuck_findings,
+    volume_findings,
+)
 from trainmaster.client.diagnosis.queueing import gang_findings, queue_findings
 from trainmaster.client.diagnosis.refusals import held_findings, quota_findings, refusal_findings
 from trainmaster.client.diagnosis.running import continuing_findings, progress_findings
@@ -35,7 +41,7 @@ __all__ = ["Diagnosis", "Finding", "Situation", "Step", "diagnose", "findings"]
 _RULES: tuple[Callable[[Situation], Iterator[Finding]], ...] = (
     *(unseen_findings, held_findings, operator_findings),
     *(queue_findings, quota_findings, refusal_findings, gang_findings, scheduling_findings),
-    *(node_findings, volume_findings, image_findings, container_findings),
+    *(node_findings, stuck_findings, volume_findings, image_findings, container_findings),
     *(trouble_findings, continuing_findings, failure_findings, progress_findings),
 )
 # Maximum number of findings listed beside the cause. Ordinary ones are left out.

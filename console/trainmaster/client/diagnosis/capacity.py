@@ -44,6 +44,7 @@ _KINDS = (
     ("spread", r"pod topology spread constraints"),
     ("pod affinity", r"pod (?:anti-)?affinity|pods anti-affinity"),
     ("cordoned", r"were unschedulable|taint \{node\.kubernetes\.io/unschedulable"),
+    ("pressure", r"taint \{node\.kubernetes\.io/(disk-pressure|memory-pressure|pid-pressure)"),
     ("not ready", r"taint \{node\.kubernetes\.io/(?:not-ready|unreachable)|were not ready"),
     ("taint", r"untolerated taint(?: \{([^}]*)\})?|had taint \{([^}]*)\}"),
     ("selector", r"node affinity|node selector|didn't match the requested node name"),

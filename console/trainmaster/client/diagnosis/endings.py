@@ -67,10 +67,12 @@ _ENDINGS: tuple[tuple[str, str, str, str], ...] = (
     (r"ImportError: (.+)", "ImportError", "couldn't import what it needs: {0}",
      "check that the packages in the image fit each other"),
     (r"(?:NVIDIA driver on your system is too old \(found version (\d+)\))|"
-     r"CUDA driver version is insufficient for CUDA runtime version", "DriverTooOld",
+     r"CUDA driver version is insufficient for CUDA runtime version|compiled with an unsupported toolchain",
+     "DriverTooOld",
      "needs a newer NVIDIA driver than its node has",
      "choose an image with an older CUDA, or nodes with a newer driver"),
-    (r"Driver/library version mismatch", "DriverMismatch",
+    (r"Driver/library version mismatch|Error 803: system has unsupported display driver|"
+     r"forward compatibility was attempted on non supported HW", "DriverMismatch",
      "can't use its GPU: the node's NVIDIA driver and its library have different versions",
      "restart the node, because its driver was updated while it ran"),
     (r"(uncorrectable (?:ECC|NVLink) error[^\n]{0,40}|GPU has fallen off the bus|hardware (?:error|failure)|"
@@ -81,7 +83,8 @@ _ENDINGS: tuple[tuple[str, str, str, str], ...] = (
     (r"(?:all CUDA-capable devices are busy or unavailable|all CUDA-capable devices are busy)", "GpuBusy",
      "found its GPU busy: another process uses it exclusively, or it was taken away",
      "look at the node's GPU processes (nvidia-smi), and at its compute mode"),
-    (r"no kernel image is available for execution|is not compatible with the current PyTorch installation",
+    (r"no kernel image is available for execution|CUDA error: invalid device function|"
+     r"is not compatible with the current PyTorch installation",
      "GpuUnsupported", "can't use its GPU, because the image's torch (or an extension) has no kernel for its type",
      "use an image whose torch was built for this GPU, or nodes with another one"),
     (r"Torch not compiled with CUDA enabled", "TorchWithoutCuda", "can't use GPUs: the image's torch is without CUDA",
@@ -89,7 +92,8 @@ _ENDINGS: tuple[tuple[str, str, str, str], ...] = (
     (r"Cannot re-initialize CUDA in forked subprocess", "ForkedCuda",
      "uses CUDA in a forked subprocess, which CUDA doesn't allow",
      "use no GPU in data loader workers and at import, or multiprocessing_context='spawn'"),
-    (r"Found no NVIDIA driver|No (?:CUDA|HIP) GPUs are available|no (?:CUDA|ROCm)-capable device is detected", "NoGpu",
+    (r"Found no NVIDIA driver|ProcessGroupNCCL is only supported with GPUs|No supported gpu backend found|"
+     r"No (?:CUDA|HIP) GPUs are available|no (?:CUDA|ROCm)-capable device is detected", "NoGpu",
      "sees no GPU in its container",
      "ask for GPUs in spec.resources.gpus, and check CUDA_VISIBLE_DEVICES and the node's device plugin"),
     (r"invalid device ordinal", "NoGpu", "uses a GPU number that its container doesn't have",
@@ -113,7 +117,8 @@ _ENDINGS: tuple[tuple[str, str, str, str], ...] = (
      r"(?:/(?:resolve|tree|revision)| )", "HubUnreachable", "can't reach huggingface.co to load {0}",
      "put the files on a volume and load them from there with HF_HUB_OFFLINE=1, or let pods out "
      "(proxy, NetworkPolicy)"),
-    (r"We couldn't connect to '(?:https?://)?([^']+)'|LocalEntryNotFoundError|OfflineModeIsEnabled", "HubUnreachable",
+    (r"We couldn't connect to '(?:https?://)?([^']+)'|Couldn't reach '([^']+)' on the Hub|"
+     r"LocalEntryNotFoundError|OfflineModeIsEnabled", "HubUnreachable",
      "can't reach the Hugging Face hub, and the files aren't in its cache",
      "put the files on a volume and load them from there, or let pods out (proxy, NetworkPolicy)"),
     (r"RequestTimeTooSkewed|certificate is not yet valid", "ClockSkew",
@@ -149,11 +154,19 @@ _ENDINGS: tuple[tuple[str, str, str, str], ...] = (
      "can't write {0}: the file system is read-only", "write to a volume, such as spec.checkpoint.path"),
     (r"No space left on device: '([^'\n]+)'", "DiskFull", "finds no space left for {0}",
      "make the volume larger, or keep fewer checkpoints"),
+    (r"Disk quota exceeded: '([^'\n]+)'", "DiskFull", "has used up its disk quota, at {0}",
+     "free space in that folder, or ask for a larger quota of the volume"),
     (r"No space left on device|Disk quota exceeded", "DiskFull", "finds no space left on a disk that it writes to",
      "make the volume larger, or keep fewer checkpoints"),
     (r"FileNotFoundError: \[Errno 2\] No such file or directory: '(git|gcc|g\+\+|cc|nvcc|ninja|ffmpeg|aws|make)'|"
      r"(?:sh|bash): (?:line )?\d+: ([\w./+-]+): (?:command )?not found|exec: ([\w./+-]+): not found", "ProgramNotFound",
      "doesn't find {0} in the image", "install it in the image, or correct its name"),
+    (r"No matching distribution found for (\S+)|Could not find a version that satisfies the requirement (\S+)",
+     "PackageMissing", "can't install the Python package {0}",
+     "check its name and version, and that the pods reach the package index (proxy, PIP_INDEX_URL)"),
+    (r"CUDA_HOME (?:does not exist|environment variable is not set)[^\n]*", "ProgramNotFound",
+     "compiles a CUDA extension, and the image has no CUDA toolkit (nvcc, CUDA_HOME)",
+     "use a devel image of CUDA or PyTorch, or install the extension as a wheel"),
     (r"(?:Failed to find C compiler|No working C\+\+ compiler found|InvalidCxxCompiler)", "ProgramNotFound",
      "needs a C compiler for torch.compile or Triton, and the image has none",
      "install gcc (build-essential) in the image, or train without torch.compile"),
@@ -166,10 +179,12 @@ _ENDINGS: tuple[tuple[str, str, str, str], ...] = (
     (r"Connect to ([\w.:]+(?:<\d+>)?) failed : ([^\n]+)", "NcclNetwork", "can't connect to {0} by NCCL: {1}",
      "name the interface (spec.interconnect.interface: eth0), and open all ports between the pods "
      "(docs/operating.md)"),
-    (r"(no socket interface found)", "NcclNetwork", "can't use the network interface that NCCL was given: {0}",
+    (r"Unable to find (?:interface|address) for: (\S+)|(no socket interface found)", "NcclNetwork",
+     "can't use the network interface that it was given: {0}",
      "correct the interface (spec.interconnect.interface: eth0), or leave it out"),
     (r"client socket has timed out after \d+ms while trying to connect to \(([^,)\s]+)|"
-     r"Timed out after \d+ seconds waiting for clients", "WorkersUnreachable",
+     r"Timed out after \d+ seconds waiting for clients|Rendezvous(?:Timeout|Connection)Error|"
+     r"client socket has failed to connect to any network address of \(([^,)\s]+)", "WorkersUnreachable",
      "couldn't connect to rank 0 in time ({0})",
      "look at the worker that isn't there, and for a NetworkPolicy between the pods (docs/operating.md)"),
     (r"No route to host|Network is unreachable", "NcclNetwork",
@@ -278,7 +293,7 @@ def read_ending(log: str) -> Ending | None:
             return Ending(cause, meaning, remedy.format(), _line_of(log, found.start()), about)
     for line in reversed(log.splitlines()):
         last = _EXCEPTION.match(line.strip())
-        if last and _NAMED.match(last[1]):
+        if last and _NAMED.match(last[1]) and "ChildFailedError" not in last[1]:
             return Ending("ProgramError", f"raised {last[1]}", "", last[1])
     return None
 

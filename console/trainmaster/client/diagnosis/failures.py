@@ -23,6 +23,8 @@ from trainmaster_operator.api.v1alpha1 import Failure
 from trainmaster_operator.wire import values
 
 MAX_LOG_LINES = 12
+# The warning of Hugging Face's tokenizers before they can deadlock in a forked process.
+_FORKED = "huggingface/tokenizers: The current process just got forked"
 # The annotation in which `submit` names what it left out of the code, and its maximum length.
 LEFT_OUT_ANNOTATION, MAX_LEFT_OUT = "trainmaster.dev/code-left-out", 2_000
 # Where the agent unpacks the code.
@@ -35,6 +37,8 @@ _FIRST_LINE = re.compile(r"^.*?(?:ended with exit code \d+|was killed by \S+)(?:
 _RAISED = re.compile(r"(?P<exception>[^\n]+?)(?:, at (?P<location>[^\n;]+))?; (?:rank|worker) \d+ \(")
 # The beginning of the operator's message about a pod that the cluster took away.
 _OF_POD = re.compile(r"^pod \S+ of worker \d+(?: on node \S+)? (?=was |is |lost )")
+# The place of the rank that the others wait for, in the agent's message about a hang.
+_PLACE = re.compile(r"\brank \d+ (?:is at|waits in|is stopped by)[^;\n]*")
 _NATIVE = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE")
 OTHERS, DEVICE = "waits in a collective", "waits for its device"
 # A stack frame as faulthandler and py-spy print it.
@@ -277,10 +281,8 @@ def _budget(situation: Situation) -> tuple[str, ...]:
     counted = plural(status.restarts, "restart") + (f" of {limit}" if isinstance(limit, int) else "")
     before = [f"attempt {one.attempt}: {one.reason}" for one in status.failures[1:4]]
     lines = [f"earlier failures: {', '.join(before)}"] if before else []
-    if (times := status.failures[0].count or 1) > 1:
-        lines.insert(0, f"it has failed {times} times in a row like this")
     if situation.view.end_reason == "MaxRestartsExceeded":
-        lines.append(f"no restart was left: {counted} counted (spec.failurePolicy.maxRestarts)")
+        lines.append(f"no restart was left: {counted} counted (failurePolicy.maxRestarts)")
     elif situation.job.phase != "Failed":
         lines.append(f"it tries again: {counted} counted so far")
     return tuple(lines)
@@ -325,6 +327,8 @@ def _hang(situation: Situation, failure: Failure, evidence: AttemptEvidence | No
     node = f" on node {failure.node}" if failure.node else ""
     where = f" at step {state['step']}" if values.whole(state.get("step")) is not None else ""
     where += f", in {frame}" if frame else ""
+    place = _PLACE.search(failure.message)
+    where += f": {place[0].replace(f'rank {rank} ', 'it ', 1)}" if place and not frame else ""
     waits = waits_for(state)
     if waits == DEVICE and situation.job.status.workers.desired == len(ranks) == 1:
         clause = f"its only rank{node} is waiting for the GPU{where}"
@@ -337,8 +341,11 @@ def _hang(situation: Situation, failure: Failure, evidence: AttemptEvidence | No
     lines += [_rank_line(number, other) for number, other in sorted(ranks.items()) if number != rank][:6]
     option = f" --attempt {failure.attempt}" + ("" if rank is None else f" --rank {rank}")
     command = f"kubectl dtj evidence {situation.job.name} {situation.where}{option}"
+    steps = [Step("all stacks of that rank", command)]
+    if evidence is not None and any(_FORKED in log for log in evidence.logs.values()):
+        steps.append(Step("if a data loader hangs after a fork: set TOKENIZERS_PARALLELISM=false"))
     raised = "if steps really take that long, raise spec.failurePolicy.hang.progressSeconds"
-    return Finding("Hang", clause, tuple(lines), (Step("all stacks of that rank", command), Step(raised)))
+    return Finding("Hang", clause, tuple(lines), (*steps, Step(raised)))
 
 
 def waits_for(state: Mapping[str, Any]) -> str:

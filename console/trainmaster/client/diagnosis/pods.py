@@ -26,12 +26,17 @@ from trainmaster.client.objects import (
     text,
 )
 from trainmaster.client.view import plural
-from trainmaster_operator.api.times import since
+from trainmaster_operator.api.times import duration, since
 from trainmaster_operator.wire.values import mapping
 
 _ABSENT = re.compile(r'(secret|configmap) "([^"]+)" not found', re.IGNORECASE)
 _KEY = re.compile(r"couldn't find key (\S+) in (Secret|ConfigMap) [^/\s]+/(\S+)")
 _PROGRAM = re.compile(r'exec: "([^"]+)": (.+?)(?:: unknown)?$', re.DOTALL)
+_NVIDIA = re.compile(r"nvidia-container-cli: ([^\n]+?)(?:: unknown)?$", re.MULTILINE)
+# Reasons of pods that a kubelet refused (kubernetes: pkg/kubelet/lifecycle, pkg/kubelet/cm).
+_REFUSED = ("UnexpectedAdmissionError", "OutOf", "NodeAffinity", "TopologyAffinityError")
+# Seconds after a pod's grace period until it counts as stuck.
+STUCK_SECONDS = 60.0
 _VOLUME = re.compile(r'(?:volume "|unmounted volumes=\[)([^"\]]+)["\]]')
 _CREATE = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 _PULL = frozenset(
@@ -117,6 +122,29 @@ def node_findings(situation: Situation) -> Iterator[Finding]:
         )
         yield Finding("NodeNotReady", clause, evidence, steps)
         return
+
+
+def stuck_findings(situation: Situation) -> Iterator[Finding]:
+    """Yields a finding on a pod that doesn't end, or that its kubelet refused, while the job waits for it."""
+    for pod in situation.pods if situation.is_starting and not situation.job.finished else ():
+        name, node = name_of(pod), text(pod, "spec", "nodeName")
+        # The deletion's time is the end of the grace period.
+        deleted = text(pod, "metadata", "deletionTimestamp")
+        late = since(situation.now.timestamp(), deleted)
+        reason, message = text(pod, "status", "reason"), text(pod, "status", "message")
+        if late > STUCK_SECONDS:
+            where = f" on node {node}" if node else ""
+            clause = f"pod {name}{where} still hasn't ended, {duration(late)} after its grace period"
+            force = Step(
+                "if its node is really off, delete the pod by force (docs/troubleshooting.md, It doesn't go away)"
+            )
+            yield Finding("PodStuck", clause, (f"deleted at {deleted}",), (force, _describe(situation, name)))
+            return
+        if text(pod, "status", "phase") == "Failed" and reason.startswith(_REFUSED):
+            clause = f"node {node} refused pod {name} ({reason}): {short(message)}"
+            look = Step("the node's devices and pods", f"kubectl describe node {node}")
+            yield Finding("PodRefused", clause, (f"pod {name}: {reason}: {message}",), (look,))
+            return
 
 
 def volume_findings(situation: Situation) -> Iterator[Finding]:
@@ -250,6 +278,10 @@ def _created(situation: Situation, pod: str, message: str, where: str) -> Findin
         return Finding("ConfigMissing", clause, evidence, (step,))
     if found := _ABSENT.search(message):
         return _absent(situation, found, evidence, "the containers need it")
+    if found := _NVIDIA.search(message):
+        clause = f"the node's NVIDIA runtime can't start the container: {short(found[1])}"
+        steps = (Step("check the node's driver (nvidia-smi)"), _describe(situation, pod))
+        return Finding("NvidiaRuntime", clause, evidence, steps)
     if found := _PROGRAM.search(message):
         clause = f"the program {found[1]} can't be started in the image: {short(found[2])}"
         return Finding("ProgramNotFound", clause, evidence, (Step("check spec.command and the image"),))
@@ -280,7 +312,8 @@ def _starting(situation: Situation) -> Iterator[Finding]:
             clause = f"pod {name} is pulling its image; large ones take minutes"
             yield Finding("Starting", clause, (f"pod {name}: {text(event, 'message')}",))
             return
-    up = f"{workers.running} of {plural(workers.desired, 'worker')} have their ranks up"
+    have = "has its" if workers.desired == 1 else "have their"
+    up = f"{workers.running} of {plural(workers.desired, 'worker')} {have} ranks up"
     log = Step("the workers' output", f"kubectl dtj logs {situation.job.name} {situation.where}")
     if situation.view.end_reason:
         clause = f"its ranks weren't all up in time: {situation.shown_message}"

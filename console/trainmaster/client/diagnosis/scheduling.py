@@ -47,6 +47,7 @@ _MEANINGS = {
     "selector": "without the labels that the pod's nodeSelector or affinity asks for",
     "cordoned": "cordoned (kubectl cordon)",
     "not ready": "not ready",
+    "pressure": "short of disk, memory or process ids",
     "volume zone": "where the claim's volume can't be used",
     "volume limit": "with as many volumes as can be attached",
     "port": "without a free port for the pod",
@@ -142,7 +143,7 @@ class _Reading:
             if self._of(kind):
                 step = Step(remedy, command.format(where=self.situation.where))
                 return Finding(cause, clause.format(port=self._ports()), (), (step,))
-        kinds = ("taint", "selector", "cordoned", "not ready")
+        kinds = ("taint", "selector", "cordoned", "not ready", "pressure")
         news = [one for one in self._of(*kinds) if not one.about.startswith(_CONTROL_PLANE)]
         if news:
             return self._excluded(max(news, key=_NODES).kind)
@@ -283,6 +284,8 @@ class _Reading:
             return self._tainted()
         if kind == "selector":
             return self._unmatched()
+        if kind == "pressure":
+            return self._under_pressure(next(one.about for one in self._of("pressure")))
         is_cordon = kind == "cordoned"
         known = self.nodes or ()
         away = filter(_is_cordoned, known) if is_cordon else (one for one in known if not has_condition(one, "Ready"))
@@ -294,10 +297,22 @@ class _Reading:
             step = Step("somebody works on them; once that is done", uncordon)
         return Finding("NodesUnavailable", f"the nodes that could take the pod are {kind}{names}", (), (step,))
 
+    def _under_pressure(self, what: str) -> Finding:
+        """Returns the finding on nodes that Kubernetes itself keeps free of pods."""
+        names = [name_of(node) for node in self.nodes or () if any(what in taint for taint in self._taints_of(node))]
+        which = f" ({joined(names)})" if names else ""
+        clause = f"the nodes that could take the pod accept none now: {what}{which}"
+        look = f"kubectl describe node {names[0]}" if names else "kubectl get nodes"
+        free = Step("free what they lack (images, logs, other pods), or wait: the taint then goes by itself")
+        return Finding("NodesUnavailable", clause, (), (free, Step("their state", look)))
+
     def _tainted(self) -> Finding:
         found = list(dict.fromkeys(taint for node in self.nodes or () for taint in self._taints_of(node)))
         named = [one.about.rstrip(": ") for one in self._of("taint") if one.about]
         taints = [one for one in (*found, *named) if not one.startswith(_CONTROL_PLANE)] or found or named
+        if taints and all(one.startswith("node.kubernetes.io/") for one in taints):
+            # Kubernetes itself sets these while a node is in trouble. No job should tolerate them.
+            return self._under_pressure(taints[0].partition("/")[2])
         what = f"the taint {joined(list(dict.fromkeys(taints)))}" if taints else "a taint"
         clause = f"the nodes that could take the pod have {what}, which the job doesn't tolerate"
         key = taints[0].partition("=")[0].partition(":")[0] if taints else "KEY"

@@ -14,12 +14,15 @@ from trainmaster.client.diagnosis.situation import Finding, Situation, Step
 from trainmaster.client.objects import at, joined, name_of, short, text
 from trainmaster.client.view import duration, plural
 from trainmaster_operator.api import times
+from trainmaster_operator.api.v1alpha1.spec import FailurePolicy
 
 # A script that has reported nothing for this long (seconds) after its start is said to report no progress.
 UNREPORTED_SECONDS = 120.0
+DEFAULT_RESTARTS = FailurePolicy().max_restarts
 # The operator's notice about ranks that trained alone, in contrast to one about a script without progress.
 _APART = re.compile(r"never (?:met|formed|joined)|trained alone|trains alone|by itself|on its own", re.IGNORECASE)
 _PROGRESS = "docs/progress.md lists what is recognised"
+_JOIN = "make the script join one process group: RANK, WORLD_SIZE and MASTER_ADDR are set (docs/pods.md)"
 
 
 def operator_findings(situation: Situation) -> Iterator[Finding]:
@@ -100,35 +103,37 @@ def _stalled(situation: Situation) -> Finding:
 
 
 def _crash_loop(situation: Situation, loop: str) -> Finding:
-    job, status = situation.job, situation.job.status
-    name = f"{job.name} {situation.where}"
-    newest = status.failures[0]
+    job, view = situation.job, situation.view
+    name, failures = f"{job.name} {situation.where}", view.failures
     evidence = [
-        f"attempt {one.attempt}: {one.reason}" + (f", {one.count} times in a row" if (one.count or 1) > 1 else "")
-        + f", at {one.failed_at}: {short(one.message)}"
-        for one in status.failures[:4]
-    ]  # fmt: skip
+        f"attempt {one.attempt}: {one.reason}{f', {one.count} times in a row' if one.count > 1 else ''}, "
+        f"at {one.failed_at}: {short(one.message)}"
+        for one in failures[:4]
+    ]
     limit = at(job.raw, "spec", "failurePolicy", "maxRestarts")
-    limit = limit if isinstance(limit, int) else 6
-    left = max(limit - status.restarts, 0)
-    evidence.append(f"{plural(status.restarts, 'restart')} of {limit} counted; it fails after {left} more")
-    steps = (
-        Step("the newest failure", f"kubectl dtj evidence {name} --attempt {newest.attempt}"),
+    limit = limit if isinstance(limit, int) else DEFAULT_RESTARTS
+    evidence.append(f"{plural(view.restarts, 'restart')} of {limit} counted (spec.failurePolicy.maxRestarts)")
+    steps = [
         Step("what its ranks print", f"kubectl dtj logs {name}"),
-        Step("once it is mended: stop it, and submit it again", f"kubectl dtj suspend {name}"),
-    )
-    return Finding("CrashLoop", f"its ranks run again, but it has {loop}", tuple(evidence), steps)
+        Step("stop it until the cause is mended", f"kubectl dtj suspend {name}"),
+    ]
+    if any(one.attempt == failures[0].attempt for one in situation.evidence):
+        newest = f"kubectl dtj evidence {name} --attempt {failures[0].attempt}"
+        steps.insert(0, Step("the newest failure", newest))
+    return Finding("CrashLoop", f"its ranks run again, but it has {loop}", tuple(evidence), tuple(steps))
 
 
 def _notice(situation: Situation) -> Finding:
-    job, notice = situation.job, situation.view.notice
-    first, _, rest = notice.strip().partition("\n")
+    """Returns the finding on the operator's notice, whose second part says what mends it."""
+    job, notice = situation.job, short(situation.view.notice, 600)
     logs = Step("what its ranks print", f"kubectl dtj logs {job.name} {situation.where}")
-    if _APART.search(notice):
-        clause = f"all ranks exited with code 0, but {short(first)}" if job.phase == "Succeeded" else short(first)
-        step = Step("make the script join one process group: RANK, WORLD_SIZE and MASTER_ADDR are set (docs/pods.md)")
-        return Finding("RanksNeverMet", clause, tuple(rest.splitlines()[:6]), (step, logs))
-    return Finding("NoProgress", short(first), tuple(rest.splitlines()[:6]), (Step(_PROGRESS), logs))
+    is_apart = _APART.search(notice) is not None
+    clause, _, mend = notice.partition("; " if is_apart else ": ")
+    steps = (Step(mend or (_JOIN if is_apart else _PROGRESS)), logs)
+    if not is_apart:
+        return Finding("NoProgress", clause, (), steps)
+    ended = "all ranks exited with code 0, but " if job.phase == "Succeeded" else ""
+    return Finding("RanksNeverMet", f"{ended}{clause}", (), steps)
 
 
 def _unreported(situation: Situation) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""In recorded situations, `why` names the same cause as a person does. The goal is 38 of 40."""
+"""In recorded situations, `why` names the same cause as a person does, in all but two at most."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from trainmaster.client.diagnosis import diagnose
 from trainmaster.client.gathering import gather
 
 SITUATIONS = all_situations()
-GOAL = 38 / 40
+LEAST_SITUATIONS, MOST_WRONG = 85, 2
 
 
 def test_the_causes_are_those_that_a_person_names() -> None:
     answers = [answer(one) for one in SITUATIONS]
     wrong = [f"{one.expected.name}: {one.diagnosis.sentence}" for one in answers if not one.is_right]
-    assert len(answers) >= 40
-    assert len(answers) - len(wrong) >= GOAL * len(answers), "\n".join(wrong)
+    assert len(answers) >= LEAST_SITUATIONS
+    assert len(wrong) <= MOST_WRONG, "\n".join(wrong)
 
 
 @pytest.mark.parametrize("expected", SITUATIONS, ids=lambda one: one.name)
