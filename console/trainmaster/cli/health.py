@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from trainmaster.cli.terminal import called, say
-from trainmaster.client import ClientError, JobClient, TrainingJob, WaitTimeout
+from trainmaster.client import ClientError, JobClient, NoCluster, TrainingJob, WaitTimeout
 from trainmaster.client.blocking import Blocking, run
 from trainmaster.client.operator_sign import OperatorSign, Silence
 from trainmaster.client.patience import Outage, PatientTransport
@@ -20,7 +20,7 @@ from trainmaster.client.view import view_of
 from trainmaster_operator.api.printable import one_line
 
 # Seconds between two looks for the operator while jobs are watched.
-LOOK_SECONDS = 10.0
+LOOK_SECONDS = 5.0
 # Seconds after which a job without an operator is reported. A living operator accepts a job within a second.
 UNSEEN_SECONDS = 10.0
 
@@ -68,7 +68,8 @@ class Health:
 
     def __init__(self, jobs: JobClient, *, is_drawn: bool) -> None:
         """With `is_drawn`, the picture contains the sentences; otherwise an outage's begin and end are printed."""
-        self._outage = Outage()
+        # A watch is silent during an outage, so the looks for the operator find outages, too.
+        self._outage, self._look_outage = Outage(), Outage()
         self._sign = OperatorSign(Blocking(jobs.transport))
         self._silence: Silence | None = None
         shown = JobClient(jobs.namespace, transport=PatientTransport(jobs.transport, self._outage))
@@ -91,7 +92,8 @@ class Health:
         """Returns a picture below the sentences about what is stale."""
         now = datetime.now(UTC)
         silence = self._silence
-        found = [self._outage.sentence(now), "" if silence is None else silence.sentence(now)]
+        outage = self._outage.sentence(now) or self._look_outage.sentence(now)
+        found = [outage, "" if silence is None else silence.sentence(now)]
         lines = [Text(one_line(sentence), style="bold yellow") for sentence in found if sentence]
         return Group(*lines, picture) if lines else picture
 
@@ -99,8 +101,13 @@ class Health:
         while True:
             if self.shown:
                 try:
-                    self._silence = run(self._sign.look([job.raw for job in self.shown]))
-                except ClientError:
-                    # The outage's sentence covers the operator too.
+                    with self._look_outage.asking():
+                        self._silence = run(self._sign.look([job.raw for job in self.shown]))
+                except NoCluster as error:
                     self._silence = None
+                    self._look_outage.begins(error)
+                except ClientError:
+                    self._silence = None
+                else:
+                    self._look_outage.ends()
             time.sleep(LOOK_SECONDS if self.shown else min(1.0, LOOK_SECONDS))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, Unpack
 
 from trainmaster.client.errors import ClientError, NoCluster
@@ -16,6 +17,8 @@ from trainmaster.client.transport import RequestOptions, Transport
 T = TypeVar("T")
 # Seconds before the first repetition, and the maximum. The time doubles with each repetition.
 FIRST_SECONDS, MOST_SECONDS = 0.5, 8.0
+# Time after which a request that has no answer yet counts as an outage.
+SLOW_SECONDS = 10.0
 
 
 @dataclass
@@ -25,6 +28,18 @@ class Outage:
     on_change: Callable[[str], None] = lambda _: None
     since: datetime | None = None
     error: NoCluster | None = None
+    # When the requests that have no answer yet were sent.
+    waiting: dict[object, datetime] = field(default_factory=dict)
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Counts a request as unanswered during the block."""
+        request = object()
+        self.waiting[request] = datetime.now(UTC)
+        try:
+            yield
+        finally:
+            del self.waiting[request]
 
     def begins(self, error: NoCluster) -> None:
         """Records a request without an answer."""
@@ -41,10 +56,13 @@ class Outage:
 
     def sentence(self, now: datetime) -> str:
         """Returns the message for a view, or an empty text if the API server answers."""
-        since = self.since
+        # Another thread may change these.
+        waiting = [asked for asked in list(self.waiting.values()) if now - asked > timedelta(seconds=SLOW_SECONDS)]
+        since = self.since or min(waiting, default=None)
         if since is None:
             return ""
-        return f"The API server hasn't answered since {clock(since, now)}: what is shown is as of then. {self.error}"
+        why = f" {self.error}" if self.since is not None else ""
+        return f"The API server hasn't answered since {clock(since, now)}: what is shown is as of then.{why}"
 
 
 @dataclass
@@ -70,7 +88,7 @@ class PatientTransport:
             lines = self.transport.lines(path, query=query, read_seconds=read_seconds)
             return lines, [line for line in [next(lines, None)] if line is not None]
 
-        lines, begun = self._repeated(first, of_a_pod=path.endswith("/log"))
+        lines, begun = self._repeated(first, is_stream=True, of_a_pod=path.endswith("/log"))
         yield from begun
         yield from lines
 
@@ -78,11 +96,13 @@ class PatientTransport:
         """Returns the beginning of an answer. It comes from a pod, so it isn't repeated."""
         return self.transport.beginning(path, limit=limit, seconds=seconds)
 
-    def _repeated(self, send: Callable[[], T], *, of_a_pod: bool = False) -> T:
+    def _repeated(self, send: Callable[[], T], *, is_stream: bool = False, of_a_pod: bool = False) -> T:
         wait = FIRST_SECONDS
         while True:
             try:
-                found = send()
+                # A stream's first line may take any time.
+                with nullcontext() if is_stream else self.outage.asking():
+                    found = send()
             except NoCluster as error:
                 is_over = not self._has_answered or time.monotonic() + wait >= self.until
                 if is_over or (of_a_pod and self._answers()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -87,3 +87,19 @@ def test_the_sentence_says_since_when() -> None:
     assert transport.outage.sentence(datetime.now(UTC)).endswith(
         " (0s ago): what is shown is as of then. The cluster at x doesn't answer: Connection refused."
     )
+
+
+def test_a_request_that_has_no_answer_for_long_is_an_outage() -> None:
+    transport, said = patient([{}])
+    seen: list[str] = []
+    answer = transport.transport.request
+
+    def slow(*args: Any, **options: Any) -> Any:
+        seen.append(transport.outage.sentence(datetime.now(UTC) + timedelta(seconds=30)))
+        seen.append(transport.outage.sentence(datetime.now(UTC)))
+        return answer(*args, **options)
+
+    vars(transport.transport)["request"] = slow
+    transport.request("GET", "/x")
+    assert seen[0].startswith("The API server hasn't answered since ") and seen[1] == ""
+    assert transport.outage.sentence(datetime.now(UTC) + timedelta(seconds=30)) == "" and said == []
