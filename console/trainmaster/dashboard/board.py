@@ -10,7 +10,7 @@ stream remembers the number of the last batch that it sent. If the next batch is
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -123,9 +123,8 @@ class Board:
 
 def blame_of(view: JobView) -> Row:
     """Returns the nodes that a job avoids or blames, with the number of failures on each; empty if there are none."""
-    # The operator's count includes failures that the status no longer lists.
-    failures = {**Counter(failure.node for failure in view.failures if failure.node), **view.node_failures}
-    if not failures and not view.avoided_nodes:
+    # The operator only counts failures that a machine may cause. An exception of the program doesn't blame its node.
+    if not view.node_failures and not view.avoided_nodes:
         return {}
-    avoided = list(view.avoided_nodes)
-    return {"namespace": view.namespace, "name": view.name, "failures": failures, "avoided": avoided}
+    nodes = {"failures": dict(view.node_failures), "avoided": list(view.avoided_nodes)}
+    return {"namespace": view.namespace, "name": view.name, **nodes}
