@@ -66,6 +66,15 @@ def test_what_time_cannot_heal_fails_at_once(
     assert "startupSeconds" not in message
 
 
+def test_the_output_of_a_failed_init_container_is_quoted_and_kept(scenario: Scenario) -> None:
+    fetch = {"name": "fetch", "image": "python:3.11", "command": ["python3", "-c", "raise SystemExit('no bucket')"]}
+    scenario.apply(workers=1, podTemplate={"spec": {"initContainers": [fetch]}}, failurePolicy=SOON)
+    reason, message = failed(scenario)
+    assert reason == "InitFailed"
+    assert f"init container fetch of pod {scenario.name}-0 ended with exit code 1: no bucket" in message
+    assert "--- init container fetch ---" in scenario.kept_log(0) and "no bucket" in scenario.kept_log(0)
+
+
 def test_nine_gpus_where_there_are_eight_fail_with_the_schedulers_message(scenario: Scenario) -> None:
     scenario.apply(workers=1, resources={"gpus": 9}, failurePolicy=SOON)
     reason, message = failed(scenario)

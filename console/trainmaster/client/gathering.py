@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from trainmaster.client.diagnosis.operators import LEASE_NAME, LEASE_NAMESPACE
 from trainmaster.client.diagnosis.scheduling import claims_of
 from trainmaster.client.diagnosis.situation import Situation
 from trainmaster.client.errors import ClientError, JobNotFound, NotAllowed
@@ -23,7 +22,7 @@ from trainmaster.client.metrics import parse_metrics, parse_worker_state
 from trainmaster.client.objects import Object, at, condition, containers, has_condition, items, name_of, text
 from trainmaster.client.output import Output
 from trainmaster.client.transport import AsyncTransport
-from trainmaster_operator.wire.names import AGENT_PORT, JOB_NAME_LABEL
+from trainmaster_operator.wire.names import AGENT_PORT, JOB_NAME_LABEL, LEASE_NAME, LEASE_NAMESPACE
 from trainmaster_operator.wire.values import mapping, mappings, whole
 
 T = TypeVar("T")

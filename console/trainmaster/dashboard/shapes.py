@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trainmaster.client.diagnosis.failures import LEFT_OUT_ANNOTATION
+from trainmaster.client.code.archive import LEFT_OUT_ANNOTATION
 from trainmaster_operator.api.limits import MAX_BYTES, MAX_OTHER_BYTES
 from trainmaster_operator.api.pod_schema.fields import pod_types
 from trainmaster_operator.api.trimming import Each, Shape, Whole

@@ -4,6 +4,7 @@
 |---|---|
 | Do pods that the status names, but that no watch has shown, exist? | before the decision |
 | Why did the kubelet kill a worker's container (a probe)? | before the decision |
+| What did a failed init container print? | before the decision |
 | Why don't a StatefulSet's pods exist (a quota, a webhook)? | after the decision, repeatedly |
 | In which rack or zone is a node? | after the decision, once |
 | What do a priority class and a resource flavor of Kueue mean? | after the decision, once |
@@ -17,10 +18,13 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from trainmaster_operator.api.kept_logs import stamped_line
 from trainmaster_operator.api.pod_schema import WORKER_CONTAINER
+from trainmaster_operator.api.printable import printable
 from trainmaster_operator.controller.apiserver.cluster import (
     EVENTS,
     NODES,
@@ -39,7 +43,7 @@ from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.cache.views import event_time, int32, string_pairs
 from trainmaster_operator.reconciling.observed.gangs import workload_child
 from trainmaster_operator.reconciling.observed.situation import CLOCK_SLACK, RUN_PHASES
-from trainmaster_operator.reconciling.observed.snapshot import PodView, RefusedWrite
+from trainmaster_operator.reconciling.observed.snapshot import Job, PodView, RefusedWrite, failed_init
 from trainmaster_operator.rendering import Placement, scheduler_of
 from trainmaster_operator.wire.names import JOB_NAME_LABEL, TRIED_QUOTA_ANNOTATION
 from trainmaster_operator.wire.report import EXIT_KILLED, EXIT_TERMINATED
@@ -55,6 +59,8 @@ ATTEMPT_PHASES = RUN_PHASES | {"Restarting"}
 _EXCEEDED_QUOTA = re.compile(r"exceeded quota: ([a-z0-9][-a-z0-9.]{0,252}), ")
 # Limit on the seconds that a decision waits for the reason of a kill. The job recovers even without the reason.
 KILLS_SECONDS = 5.0
+# Limits on the quoted output of a failed init container, and on the seconds that a decision waits for it.
+INIT_LINES, INIT_BYTES, INIT_CHARACTERS, INIT_SECONDS = 3, 16 * 1024, 600, 5.0
 # The reason for missing pods is first read after this many seconds, and then at this interval. The StatefulSet
 # controller needs three seconds to create a few hundred pods.
 MISSING_SECONDS, REREAD_SECONDS = 3.0, 5.0
@@ -78,6 +84,8 @@ class Lookups:
 
     cluster: Cluster
     store: Store
+    # Whether the output of a job's pods may be kept and shown (runPolicy.keepLogs).
+    allows_output: Callable[[Job], bool] = lambda job: True
     clock: Callable[[], float] = time.monotonic
     # By the job's uid.
     _missing: dict[str, _Missing] = field(default_factory=dict, init=False)
@@ -91,7 +99,8 @@ class Lookups:
         Raises ClusterError if an answer can't be read and no decision may be made without it.
         """
         listed = await self._list_unseen_pods(key, snapshot)
-        return await self._explain_kills(key, snapshot) or listed
+        printed = await self._read_init_output(key, snapshot)
+        return await self._explain_kills(key, snapshot) or printed or listed
 
     async def after_decision(self, key: JobKey, snapshot: Snapshot) -> float | None:
         """Read answers for a later decision; returns the seconds until the next read, or None if none is due."""
@@ -146,6 +155,33 @@ class Lookups:
             events = []
         reasons = {(uid, finished): _kill_reason(events, uid, started, finished) for uid, started, finished in kills}
         self.store.record_lookups(key, LookupResults(kills=reasons))
+        return True
+
+    async def _read_init_output(self, key: JobKey, snapshot: Snapshot) -> bool:
+        """Reads the last lines of the first failed init container; the others usually fail in the same way."""
+        status, observed = snapshot.job.status, snapshot.observed
+        if status.phase not in ATTEMPT_PHASES or not self.allows_output(snapshot.job):
+            return False
+        failed = ((pod, found) for pod in observed.pods if (found := failed_init(pod)) is not None)
+        pod, found = min(failed, key=lambda each: each[0].worker, default=(None, None))
+        if pod is None or found is None:
+            return False
+        container, end = found
+        place = pod.uid, container.name, end.finished_at or 0.0
+        if end.message or place in observed.init_output:
+            return False
+        lines = ""
+        with suppress(TimeoutError, ClusterError):
+            async with asyncio.timeout(INIT_SECONDS):
+                raw = await self.cluster.pod_log(
+                    key.namespace,
+                    pod.name,
+                    container=container.name,
+                    tail_lines=INIT_LINES,
+                    limit_bytes=INIT_BYTES,
+                )
+            lines = "; ".join(filter(None, (stamped_line(line).text.strip() for line in raw.splitlines())))
+        self.store.record_lookups(key, LookupResults(init_output={place: printable(lines)[-INIT_CHARACTERS:]}))
         return True
 
     async def _explain_missing_pods(self, key: JobKey, snapshot: Snapshot) -> float | None:

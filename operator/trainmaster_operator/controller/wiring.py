@@ -131,7 +131,7 @@ class Parts:
         self.watcher = Watcher(
             connection, cluster, namespaces, tuple(watched), receive=receive, listed=sweep_soon, restarted=restarted
         )
-        lookups = Lookups(cluster, store)
+        lookups = Lookups(cluster, store, config_maps.allow_output)
         peers = NetworkPeers(settings.lease_namespace, settings.operator_labels, settings.metrics_namespaces)
         rendering = RenderingSettings(
             agent=AgentConfigMap(agents.name),

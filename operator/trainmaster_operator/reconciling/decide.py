@@ -144,7 +144,7 @@ SHORTEST_WAIT = 0.05
 
 def requeue_after(situation: Situation, assignment: Assignment) -> float | None:
     """Returns the seconds until the earliest time at which a policy may answer differently, or None."""
-    now, status = situation.now, situation.status
+    now = situation.now
     times = (
         startup.due_at(situation),
         lifecycle.active_deadline_at(situation),
@@ -153,9 +153,9 @@ def requeue_after(situation: Situation, assignment: Assignment) -> float | None:
         children.next_look_at(situation),
         assignments.next_touch_at(situation, assignment) if not situation.terminal else None,
         assignments.names_first_pods_at(situation),
-        backoff.restart_at(situation) if status.phase == "Restarting" else None,
+        backoff.restart_at(situation) if situation.held else None,
         scheduling_backoff.begins_at(situation),
-        saves_until(situation) if status.phase == "Restarting" else None,
+        saves_until(situation) if situation.held else None,
         alone_until(situation),
         missing_workers.stands_in_at(situation),
         joining.falls_back_at(situation),

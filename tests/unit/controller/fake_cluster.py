@@ -179,11 +179,18 @@ class FakeCluster:
         self.remove(resource, namespace, name)
 
     async def pod_log(
-        self, namespace: str, pod: str, *, tail_lines: int, limit_bytes: int, previous: bool = False
+        self,
+        namespace: str,
+        pod: str,
+        *,
+        tail_lines: int,
+        limit_bytes: int,
+        previous: bool = False,
+        container: str = "worker",
     ) -> str:
         await asyncio.sleep(0)
         self._enter("log", PODS, pod)
-        return self.logs.get(pod, "")
+        return self.logs.get(pod if container == "worker" else f"{pod}/{container}", "")
 
     @asynccontextmanager
     async def followed_log(self, namespace: str, pod: str, *, tail_lines: int) -> AsyncIterator[AsyncIterator[bytes]]:

@@ -26,9 +26,10 @@ from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.cache.views import workload_view
 from trainmaster_operator.controller.lookups import Lookups
 from trainmaster_operator.controller.writing.status import report_workload
+from trainmaster_operator.reconciling import decide
 from trainmaster_operator.reconciling.decision import ReportWorkload, WorkloadCondition
 from trainmaster_operator.reconciling.observed.snapshot import PodSetAdmission, WorkloadView
-from trainmaster_operator.rendering import Placement
+from trainmaster_operator.rendering import Placement, Settings
 
 UIDS = ["pod-bert-0", "pod-bert-1"]
 
@@ -381,3 +382,46 @@ async def test_flavors_are_read_once_and_again_only_where_that_failed() -> None:
     before = world.cluster.calls["get", "ResourceFlavor"]
     assert await run() is None
     assert world.cluster.calls["get", "ResourceFlavor"] == before
+
+
+class FailedInit(BaseWorld):
+    """A cluster with a job whose workers' init container has failed."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__()
+        self.lookups = Lookups(self.cluster, self.store)
+        self.put(STATEFUL_SETS, b.child("StatefulSet"))
+        ended = {"exitCode": 3, "reason": "Error", "message": message, "finishedAt": "2026-11-20T00:00:00Z"}
+        init = {"name": "copy", "state": {"terminated": ended}, "restartCount": 0}
+        for index in range(2):
+            self.put(PODS, b.pod(index, phase="Pending", containerStatuses=[], initContainerStatuses=[init]))
+            self.cluster.logs[f"bert-{index}/copy"] = "\n".join(
+                f"2026-11-20T00:00:00Z {line}" for line in ("copying", "cp: cannot stat '/data': \x1b[31mNo such file")
+            )
+        self.put(JOBS, b.job(status={"phase": "Pending", "attempt": 1}))
+
+
+async def test_the_output_of_a_failed_init_container_is_read_once_and_quoted() -> None:
+    world = FailedInit()
+    assert await world.lookups.before_decision(KEY, world.snapshot())
+    assert not await world.lookups.before_decision(KEY, world.snapshot())
+    assert world.cluster.calls["log", "Pod"] == 1
+    snapshot = world.snapshot()
+    status = decide(snapshot.job, snapshot.observed, 1_795_233_600.0, Settings()).status
+    message = next(item.message for item in status.conditions if item.type == "Running")
+    quoted = "copying; cp: cannot stat '/data': \\x1b[31mNo such file"
+    assert message == f"init container copy of pod bert-0 ended with exit code 3: {quoted}"
+
+
+async def test_an_init_container_with_a_message_of_its_own_or_a_private_one_is_not_read() -> None:
+    private = FailedInit()
+    private.lookups.allows_output = lambda job: False
+    for world in (FailedInit("no space left"), private):
+        assert not await world.lookups.before_decision(KEY, world.snapshot())
+
+
+async def test_a_log_that_cannot_be_read_delays_nothing() -> None:
+    world = FailedInit()
+    world.cluster.fail("log", "pods", Forbidden("log", "no", status=403))
+    assert await world.lookups.before_decision(KEY, world.snapshot())
+    assert not await world.lookups.before_decision(KEY, world.snapshot())

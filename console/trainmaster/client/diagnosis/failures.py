@@ -13,6 +13,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+from trainmaster.client.code.archive import left_out_of
 from trainmaster.client.diagnosis.endings import OF_NODES, Ending, read_ending
 from trainmaster.client.diagnosis.situation import Finding, Situation, Step
 from trainmaster.client.objects import at, items, joined, short, text
@@ -25,8 +26,6 @@ from trainmaster_operator.wire import values
 MAX_LOG_LINES = 12
 # The warning of Hugging Face's tokenizers before they can deadlock in a forked process.
 _FORKED = "huggingface/tokenizers: The current process just got forked"
-# The annotation in which `submit` names what it left out of the code, and its maximum length.
-LEFT_OUT_ANNOTATION, MAX_LEFT_OUT = "trainmaster.dev/code-left-out", 2_000
 # Where the agent unpacks the code.
 _CODE_FOLDERS = ("/run/trainmaster/",)
 # Patterns of the agent's messages about a failed start and about a hang.
@@ -222,21 +221,12 @@ def _left_out(situation: Situation, ending: Ending) -> tuple[str, str] | None:
         return None
     module = f"/{about.replace('.', '/')}"
     wanted = [f"/{about.lstrip('/')}"] if ending.cause == "FileNotFound" else [f"{module}.py", f"{module}/__init__.py"]
-    for path, why in left_out_of(situation.job.raw):
+    for absent in left_out_of(situation.job.raw):
+        path, why = short(absent.path, 200), short(absent.reason, 100)
         ends = [f"/{path}"] if not path.endswith("/") else []
         if any(one.endswith(tuple(ends)) or (path.endswith("/") and f"/{path}" in f"{one}/") for one in wanted):
             return path, why
     return None
-
-
-def left_out_of(job: object) -> list[tuple[str, str]]:
-    """Returns the paths that the job's code lacks, with the reasons. Anybody may have written the annotation."""
-    value = text(job, "metadata", "annotations", LEFT_OUT_ANNOTATION)
-    try:
-        found = values.mappings(values.loads(value)) if 0 < len(value) <= MAX_LEFT_OUT else ()
-    except ValueError:
-        return []
-    return [(short(text(one, "path"), 200), short(text(one, "why"), 100)) for one in found if text(one, "path")]
 
 
 def _program(situation: Situation, ending: Ending) -> str:

@@ -11,12 +11,11 @@ from collections.abc import Iterator
 from trainmaster.client.diagnosis.situation import Finding, Situation, Step
 from trainmaster.client.objects import Object, at, condition, containers, items, joined, name_of, short, text
 from trainmaster_operator.api import times
+from trainmaster_operator.wire.names import LEASE_NAME
 from trainmaster_operator.wire.values import number
 
 # A Lease that is older than its duration by this many seconds isn't held. Clocks of different machines differ.
 LEASE_SLACK_SECONDS = 45.0
-# The Lease, and its namespace unless the operator's options name another.
-LEASE_NAME, LEASE_NAMESPACE = "trainmaster-operator", "trainmaster-system"
 _LABEL = "app.kubernetes.io/name=trainmaster"
 _GET = Step("the cluster's operators", f"kubectl get deployments -A -l {_LABEL}")
 

@@ -184,9 +184,16 @@ class KubernetesCluster:
         self._on_write("delete", resource.kind)
 
     async def pod_log(
-        self, namespace: str, pod: str, *, tail_lines: int, limit_bytes: int, previous: bool = False
+        self,
+        namespace: str,
+        pod: str,
+        *,
+        tail_lines: int,
+        limit_bytes: int,
+        previous: bool = False,
+        container: str = WORKER_CONTAINER,
     ) -> str:
-        query = {"limitBytes": str(limit_bytes), **({"previous": "true"} if previous else {})}
+        query = {"container": container, "limitBytes": str(limit_bytes), **({"previous": "true"} if previous else {})}
         request = _log_request(namespace, pod, tail_lines, query)
         async with self._answer(request) as response:
             raw = await bounded_body(response, str(request), max(limit_bytes, _NO_LOG_BYTES))

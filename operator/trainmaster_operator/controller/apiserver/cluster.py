@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
+from trainmaster_operator.api.pod_schema import WORKER_CONTAINER
 from trainmaster_operator.api.v1alpha1 import GROUP, KIND, PLURAL, VERSION
 from trainmaster_operator.controller.apiserver import kept
 from trainmaster_operator.controller.apiserver.pod_http import PodStream
@@ -164,11 +165,18 @@ class Cluster(Protocol):
         """
 
     async def pod_log(
-        self, namespace: str, pod: str, *, tail_lines: int, limit_bytes: int, previous: bool = False
+        self,
+        namespace: str,
+        pod: str,
+        *,
+        tail_lines: int,
+        limit_bytes: int,
+        previous: bool = False,
+        container: str = WORKER_CONTAINER,
     ) -> str:
-        """Read the end of a worker's log, in which each line begins with its time (api/kept_logs.py).
+        """Read the end of a container's log, in which each line begins with its time (api/kept_logs.py).
 
-        With `previous`, read the log of the worker's previous container.
+        With `previous`, read the log of the container's run before.
         """
 
     def followed_log(

@@ -91,6 +91,8 @@ class LookupResults:
     priorities: dict[str, int | None] = field(default_factory=dict)
     # Why the kubelet killed a container, by the pod's uid and the time of the container's end.
     kills: dict[tuple[str, float], str | None] = field(default_factory=dict)
+    # The last lines of the first init container that failed, by the pod's uid, its name and the time of its end.
+    init_output: dict[tuple[str, str, float], str] = field(default_factory=dict)
     # Uids of the pods that a list was read for, because no watch had shown them.
     listed_pods: set[str] = field(default_factory=set)
 

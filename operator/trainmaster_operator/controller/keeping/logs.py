@@ -1,5 +1,7 @@
 """If allowed, keeps the ends of workers' logs when a job ends or is suspended, and when a pod ends.
 
+If a worker never started because an init container failed, the log of that container is kept instead.
+
 The logs are in the ConfigMap `<job>-logs`, with one key for each worker (`worker-0.log`), for `kubectl dtj logs` and
 plain kubectl. Because a ConfigMap holds at most 1 MiB, worker 0 and the failed workers get the largest shares, and the
 others divide the rest. A later pod's output is added to the output of earlier pods; the agents mark the beginning of
@@ -14,13 +16,14 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 
 from trainmaster_operator.api.kept_logs import LONGEST_LOG, KeptLog, kept_workers, logs_name, stamped_line
+from trainmaster_operator.api.pod_schema import WORKER_CONTAINER
 from trainmaster_operator.api.printable import listed
 from trainmaster_operator.controller.apiserver.cluster import Cluster
 from trainmaster_operator.controller.apiserver.errors import ClusterError, Conflict, NotFound, Refused
 from trainmaster_operator.controller.cache.records import JobKey, Snapshot
 from trainmaster_operator.controller.keeping.config_maps import Data, JobConfigMaps
 from trainmaster_operator.controller.watching.resync import LOGS_CONTENT
-from trainmaster_operator.reconciling.observed.snapshot import Job, PodView
+from trainmaster_operator.reconciling.observed.snapshot import Job, PodView, failed_init
 
 logger = logging.getLogger(__name__)
 # Limit in seconds on reading all logs of a job, because the pods hold GPUs during that time.
@@ -76,7 +79,7 @@ class KeptLogs:
         With `complete`, the ranks have ended, and this method waits for their last lines.
         """
         job, attempt = snapshot.job, snapshot.job.status.attempt
-        pods = [pod for pod in snapshot.observed.pods if has_started(pod)]
+        pods = [pod for pod in snapshot.observed.pods if has_started(pod) or failed_init(pod) is not None]
         saved = job.uid in self._saved and self._saved[job.uid][0] == attempt
         if not self.keeps(job) or saved or job.deleting or not pods:
             return
@@ -182,7 +185,17 @@ class PodLogs:
     cluster: Cluster
 
     async def read(self, namespace: str, pod: PodView, *, complete: bool) -> KeptLog:
-        """Read a worker's log. With `complete`, its ranks have ended, and this method waits for their last lines."""
+        """Read a worker's log. With `complete`, its ranks have ended, and this method waits for their last lines.
+
+        If the worker never started because an init container failed, read the log of this container.
+        """
+        failed = None if has_started(pod) else failed_init(pod)
+        if failed is not None:
+            name = failed[0].name
+            text = await self._text(namespace, pod.name, container=name)
+            time = text.partition(" ")[0]
+            head = f"{time} --- init container {name} ---\n" if text else ""
+            return kept_log(f"{head}{text}", cut=text.count("\n") + 1 >= TAIL_LINES)
         # The kubelet's limitBytes cuts off the *end*. So request more than is kept, and cut off the beginning later.
         container = pod.worker_container
         restarts = container.restarts if container is not None else 0
@@ -227,10 +240,17 @@ class PodLogs:
             await asyncio.sleep(SETTLE_SECONDS)
         return text or ""
 
-    async def _text(self, namespace: str, pod: str, *, previous: bool = False) -> str:
+    async def _text(
+        self, namespace: str, pod: str, *, previous: bool = False, container: str = WORKER_CONTAINER
+    ) -> str:
         try:
             text = await self.cluster.pod_log(
-                namespace, pod, tail_lines=TAIL_LINES, limit_bytes=16 * LONGEST_LOG, previous=previous
+                namespace,
+                pod,
+                tail_lines=TAIL_LINES,
+                limit_bytes=16 * LONGEST_LOG,
+                previous=previous,
+                container=container,
             )
         except Refused:
             if previous:

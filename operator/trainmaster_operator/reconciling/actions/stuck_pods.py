@@ -34,7 +34,7 @@ def delete_stuck_pods(situation: Situation) -> tuple[DeletePod, ...]:
 def delete_silent_pods(situation: Situation) -> tuple[DeletePod, ...]:
     """Returns the deletions of pods whose agents have been silent for too long."""
     pods = [pod for pod in _absent_and_silent(situation) if situation.now >= _given_up_at(situation, pod)]
-    if situation.status.phase == "Restarting" and situation.now >= _silent_until(situation):
+    if situation.held and situation.now >= _silent_until(situation):
         pods += [pod for pod in situation.pods.values() if pod.uid in situation.unresponsive]
     return tuple(DeletePod(pod, "its agent doesn't answer") for pod in pods)
 

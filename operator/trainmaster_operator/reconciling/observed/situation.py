@@ -91,7 +91,15 @@ class Situation:
     @property
     def running(self) -> bool:
         """Returns whether the current attempt should run, as opposed to being held."""
-        return self.status.phase in RUN_PHASES
+        return self.status.phase in RUN_PHASES and not self.held
+
+    @property
+    def held(self) -> bool:
+        """Returns whether the current attempt is held until the next one opens.
+
+        The phase is then Restarting, or Pending if the job gave up its nodes before any attempt ran.
+        """
+        return self.status.phase == "Restarting" or is_held_before_start(self.status)
 
     @property
     def starting(self) -> bool:
@@ -269,7 +277,7 @@ class Situation:
     @cached_property
     def crash_looping(self) -> frozenset[str]:
         """Returns the uids of pods that are replaced because the kubelet's back-off delays their containers."""
-        if self.status.phase != "Restarting":
+        if not self.held:
             return frozenset()
         pods = (pod for pod in self.living.values() if pod.worker_container is not None and not pod.container_runs)
         return frozenset(pod.uid for pod in pods) & {*self.status.replacing_pod_uids} - self.moving
@@ -278,7 +286,7 @@ class Situation:
     def moving(self) -> frozenset[str]:
         """Returns the uids of pods that move to another node, because the last failure put their node in quarantine."""
         failure = self.last_failure
-        if self.status.phase != "Restarting" or failure is None or failure.attempt != self.status.attempt:
+        if not self.held or failure is None or failure.attempt != self.status.attempt:
             return frozenset()
         if failure.node not in self.status.avoided_nodes:
             return frozenset()
@@ -398,6 +406,12 @@ class Situation:
             at=end.finished_at or self.now,
             node=pod.node or "",
         )
+
+
+def is_held_before_start(status: JobStatus) -> bool:
+    """Returns whether a job that never ran has given up its nodes, and waits for all of them."""
+    # After a scheduling backoff, an attempt only opens when all pods have nodes, and is Starting then.
+    return status.phase == "Pending" and status.scheduling_backoffs > 0
 
 
 def survey(job: Job, spec: JobSpec, observed: Observed, now: float, settings: Settings) -> Situation:

@@ -160,6 +160,15 @@ class PodView:
         return restarts if self.container_runs or self.latest_end is None else restarts + 1
 
 
+def failed_init(pod: PodView) -> tuple[ContainerView, ContainerEnd] | None:
+    """Returns the pod's init container that failed last, and its end. None while it runs again."""
+    for container in pod.init_containers:
+        end = container.latest_end
+        if end is not None and end.exit_code != 0 and end.reason not in START_FAILURES and container.state != "running":
+            return container, end
+    return None
+
+
 def termination_reports(pod: PodView) -> tuple[Report, ...]:
     """Returns the reports in the termination messages of a worker's container, oldest first.
 
@@ -275,6 +284,8 @@ class Observed:
     gone: Mapping[str, PodView] = field(default_factory=dict)
     # The kubelet's message on a container that it killed, by the pod's uid and the time of the end. None: no message.
     kills: Mapping[tuple[str, float], str | None] = field(default_factory=dict)
+    # The last lines of failed init containers, by the pod's uid, the container's name and the time of its end.
+    init_output: Mapping[tuple[str, str, float], str] = field(default_factory=dict)
     # The topology domain of each node, by the node's name; None if the node has no domain or can't be read.
     domains: Mapping[str, str | None] = field(default_factory=dict)
     # Kueue's flavors and priorities, by name; None if they can't be read.

@@ -92,7 +92,7 @@ def end_attempt(
 
 def reattribute(situation: Situation) -> Transition | None:
     """Replaces the recorded cause of an attempt that just ended, if a stronger cause appears."""
-    failure, held = situation.last_failure, situation.status.phase == "Restarting"
+    failure, held = situation.last_failure, situation.held
     if failure is None or failure.attempt != situation.status.attempt - (0 if held else 1):
         return None
     if since(situation.now, failure.failed_at) >= backoff.SETTLE_SECONDS and not failure.provisional:
@@ -112,7 +112,7 @@ def reattribute(situation: Situation) -> Transition | None:
 def reopen(situation: Situation) -> Transition | None:
     """Opens the next attempt when the back-off is over and every worker has a living pod."""
     status, failure = situation.status, situation.last_failure
-    if status.phase != "Restarting" or status.resizing or situation.now < backoff.restart_at(situation):
+    if not situation.held or status.resizing or situation.now < backoff.restart_at(situation):
         return None
     if failure is not None and failure.provisional:
         return _fail_for(_without(situation, failure), failure, _response(situation, failure), at=failure.failed_at)

@@ -126,7 +126,7 @@ def replace(situation: Situation) -> Transition | None:
     status, failure = situation.status, situation.last_failure
     if failure is None or failure.provisional or not is_limited(failure.reason, counted=failure.counted):
         return None
-    if status.phase == "Restarting" and not situation.stops_as_planned:
+    if situation.held and not situation.stops_as_planned:
         ended, workers = status.attempt, desired_workers(situation)
     elif status.phase in ("Pending", "Starting"):
         ended, workers = status.attempt - 1, situation.workers

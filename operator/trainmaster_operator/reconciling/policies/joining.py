@@ -127,7 +127,7 @@ def follow(situation: Situation) -> Transition | None:
     missing = dict[int, str]()
     for worker in situation.members.incomplete:
         pod = situation.living.get(worker)
-        problem = next(pod_problems(pod), None) if pod is not None else None
+        problem = next(pod_problems(pod, situation.observed.init_output), None) if pod is not None else None
         if worker in failed:
             missing[worker] = f"couldn't join: {failed[worker].message}"
         elif worker in desired_workers(situation):

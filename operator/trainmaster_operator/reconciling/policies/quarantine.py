@@ -12,6 +12,7 @@ from trainmaster_operator.api.v1alpha1 import Failure
 from trainmaster_operator.reconciling.decision import DeletePod
 from trainmaster_operator.reconciling.observed.situation import Situation
 from trainmaster_operator.reconciling.policies.attribution import HARDWARE
+from trainmaster_operator.reconciling.policies.repeated import is_deterministic
 from trainmaster_operator.reconciling.transition import NO_CHANGE, StatusChange
 
 # Failures that a machine may cause. Memory limits, storage limits, programs and environments belong to the job.
@@ -61,5 +62,6 @@ def move_workers(situation: Situation) -> tuple[DeletePod, ...]:
 def _can_be_the_machine(failure: Failure) -> bool:
     if failure.reason == "Error":
         # An exception is the program's fault, unless its text shows a failure of the machine.
-        return HARDWARE.search(failure.message) is not None
+        text = f"{failure.exception or ''}\n{failure.message}"
+        return HARDWARE.search(text) is not None and not is_deterministic(failure)
     return failure.reason in _OF_MACHINES and not (failure.reason == "Signal" and failure.exit_code == _KILLED)

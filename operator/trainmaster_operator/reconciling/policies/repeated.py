@@ -93,9 +93,20 @@ def repeats_start(situation: Situation, cause: Failure) -> Failure | None:
     status, before = situation.status, situation.last_failure
     if before is None or status.unproven_since is None or before.attempt < status.unproven_since:
         return None
-    if cause.reason != "Error" or not is_same(cause, before) or not _is_deterministic(cause):
+    if cause.reason != "Error" or not is_same(cause, before) or not is_deterministic(cause):
         return None
     return before if _is_start(situation, cause, before) else None
+
+
+def is_deterministic(failure: Failure) -> bool:
+    """Returns whether a program's exception depends only on its code, its arguments and its files."""
+    text = _text(failure)
+    if _TRANSIENT.search(text):
+        return False
+    if failure.exit_code == _USAGE_CODE and _USAGE.match(text):
+        return True
+    name = _CLASS.match(text)
+    return name is not None and name[1].endswith(DETERMINISTIC)
 
 
 def has_step(situation: Situation) -> bool:
@@ -117,16 +128,6 @@ def _is_start(situation: Situation, cause: Failure, before: Failure) -> bool:
     is_current = cause.attempt == situation.status.attempt
     began = situation.status.attempt_start_time if is_current else before.failed_at
     return since(situation.now, began) <= START_SECONDS
-
-
-def _is_deterministic(failure: Failure) -> bool:
-    text = _text(failure)
-    if _TRANSIENT.search(text):
-        return False
-    if failure.exit_code == _USAGE_CODE and _USAGE.match(text):
-        return True
-    name = _CLASS.match(text)
-    return name is not None and name[1].endswith(DETERMINISTIC)
 
 
 def _signature(failure: Failure) -> tuple[object, ...]:

@@ -47,14 +47,14 @@ def reopen_stopped(situation: Situation) -> Transition | None:
 
 def end_back_off(situation: Situation) -> Transition | None:
     """Ends a back-off on request, if the next attempt waits only for the back-off."""
-    if situation.status.phase != "Restarting" or situation.stops_as_planned or situation.is_cause_open:
+    if not situation.held or situation.stops_as_planned or situation.is_cause_open:
         return None
     asked = _asked(situation)
     if asked is None or situation.now >= restart_at(situation):
         return None
     reason, why = asked
     message = f"{why}; the next attempt opens at once"
-    return Transition("Restarting", reason, message, StatusChange(next_attempt_time=None))
+    return Transition(situation.status.phase or "Restarting", reason, message, StatusChange(next_attempt_time=None))
 
 
 def _asked(situation: Situation) -> tuple[str, str] | None:

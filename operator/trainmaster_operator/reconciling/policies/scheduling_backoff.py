@@ -4,7 +4,8 @@ Without a gang scheduler, two jobs can each hold half of the accelerators, or of
 a job is scaled to zero, waits, and tries again: it holds nodes while some of its pods have had no node for a fifth of
 `startupSeconds` (three minutes by default; a cluster autoscaler needs two to four), or it has some pods while a quota
 prevents the creation of others. The waits grow, with jitter from the job's uid, so that the same two jobs don't collide
-again. No attempt opens before all pods have nodes. If enough workers of an elastic job have nodes, the job shrinks
+again. No attempt opens before all pods have nodes. Until the first attempt has had all its nodes, the phase stays
+Pending. If enough workers of an elastic job have nodes, the job shrinks
 instead.
 """
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 import zlib
 
 from trainmaster_operator.api.times import to_seconds, to_text
-from trainmaster_operator.reconciling.observed.situation import Situation
+from trainmaster_operator.reconciling.observed.situation import Situation, is_held_before_start
 from trainmaster_operator.reconciling.observed.spares import desired_workers, next_workers
 from trainmaster_operator.reconciling.policies.attempts import held_since
 from trainmaster_operator.reconciling.policies.backoff import restart_at
@@ -49,8 +50,9 @@ def begin(situation: Situation) -> Transition | None:
         missing = of - len(scheduled_workers(situation))
         message = f"{missing} of {of} workers found no node; the others give up theirs"
     shown = f"{wait:.0f}" if wait >= 10 else f"{wait:.1f}"
+    never_ran = situation.running and situation.status.attempt == 1 and not situation.recorded_uids
     return Transition(
-        "Restarting",
+        "Pending" if never_ran or is_held_before_start(situation.status) else "Restarting",
         "SchedulingBackoff",
         f"{message} for {shown} s",
         StatusChange(
@@ -64,13 +66,14 @@ def begin(situation: Situation) -> Transition | None:
 
 def retry(situation: Situation) -> Transition | None:
     """Requests all pods again when the wait is over."""
-    if not situation.status.scheduling_backoff:
+    phase = situation.status.phase
+    if not situation.status.scheduling_backoff or phase is None:
         return None
     if situation.now < restart_at(situation):
         message = "waiting without pods before requesting nodes again"
-        return Transition("Restarting", "SchedulingBackoff", message)
+        return Transition(phase, "SchedulingBackoff", message)
     change = StatusChange(scheduling_backoff=None)
-    return Transition("Restarting", "SchedulingRetried", "requesting all workers again", change)
+    return Transition(phase, "SchedulingRetried", "requesting all workers again", change)
 
 
 def begins_at(situation: Situation) -> float | None:

@@ -11,13 +11,13 @@ keeps running. Until all pods have nodes again, the last problem is still report
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from trainmaster_operator.api.printable import listed
 from trainmaster_operator.api.times import to_seconds
 from trainmaster_operator.reconciling.observed.situation import Situation
-from trainmaster_operator.reconciling.observed.snapshot import START_FAILURES, ContainerView, PodView, RefusedWrite
+from trainmaster_operator.reconciling.observed.snapshot import ContainerView, PodView, RefusedWrite, failed_init
 from trainmaster_operator.reconciling.observed.spares import next_workers
 from trainmaster_operator.reconciling.policies.attempts import fail, held_since
 from trainmaster_operator.reconciling.policies.opening import have_nodes
@@ -131,7 +131,7 @@ def start_problems(situation: Situation) -> Iterator[StartProblem]:
     yield from _children(situation)
     for worker in situation.workers:
         if worker in situation.living:
-            yield from pod_problems(situation.living[worker])
+            yield from pod_problems(situation.living[worker], situation.observed.init_output)
 
 
 def is_quota(problem: RefusedWrite) -> bool:
@@ -164,19 +164,20 @@ def _can_never_be_made(situation: Situation, problem: RefusedWrite) -> bool:
     return problem.action.startswith("apply ") and problem.action not in made
 
 
-def pod_problems(pod: PodView) -> Iterator[StartProblem]:
-    """Returns all problems that prevent a pod from starting."""
+def pod_problems(pod: PodView, init_output: Mapping[tuple[str, str, float], str]) -> Iterator[StartProblem]:
+    """Returns all problems that prevent a pod from starting. `init_output` is as in `Observed`."""
     if pod.unschedulable is not None and pod.node is None:
         yield StartProblem("Unschedulable", f"pod {pod.name} can't be scheduled: {pod.unschedulable}")
     for container in pod.init_containers:
         yield from _container(pod, container)
-        end = container.latest_end
-        if end is not None and end.exit_code != 0 and end.reason not in START_FAILURES and container.state != "running":
-            details = f": {end.message}" if end.message else ""
-            yield StartProblem(
-                "InitFailed",
-                f"init container {container.name} of pod {pod.name} ended with exit code {end.exit_code}{details}",
-            )
+    if (failed := failed_init(pod)) is not None:
+        container, end = failed
+        said = end.message or init_output.get((pod.uid, container.name, end.finished_at or 0.0))
+        details = f": {said}" if said else ""
+        yield StartProblem(
+            "InitFailed",
+            f"init container {container.name} of pod {pod.name} ended with exit code {end.exit_code}{details}",
+        )
     if pod.worker_container is not None:
         yield from _container(pod, pod.worker_container)
 

@@ -93,6 +93,7 @@ def _counts(situation: Situation, transition: Transition) -> WorkerCounts:
     if opened and change.continues is not None:
         # The remaining workers keep training.
         return _counts(situation.with_status(change.apply(situation.status)), replace(transition, change=NO_CHANGE))
+    is_held = transition.phase == "Pending" and change.apply(situation.status).scheduling_backoffs > 0
     alive = situation.living.keys()
     # Pods that still save a checkpoint exist, and hold their resources.
     created = situation.pods.keys() if transition.phase == "Suspending" else alive
@@ -104,7 +105,7 @@ def _counts(situation: Situation, transition: Transition) -> WorkerCounts:
     return WorkerCounts(
         desired=len(desired_workers(situation)),
         created=len(created & {*desired_workers(situation)}),
-        running=len(alive & (up - failed)) if transition.phase in RUN_PHASES else 0,
+        running=len(alive & (up - failed)) if transition.phase in RUN_PHASES and not is_held else 0,
         finished=len(finished),
         spares=min(len(spares), sum(group.spares for group in situation.layout)) if situation.has_spares else None,
     )

@@ -144,7 +144,10 @@ def _book(books: _Books, before: Situation, after: JobStatus, end: int) -> None:
             suspended = condition(before.status.conditions, "Suspended")
             by_user = suspended is None or suspended.reason == "Suspended"
             books.book("suspended" if by_user else "queue", end)
-        case "Restarting" if before.status.scheduling_backoff:
+        case "Restarting" | "Pending" if before.status.scheduling_backoff:
+            books.book("queue", end)
+        case "Pending" if before.held:
+            _until_pods_run(books, before, end, "queue")
             books.book("queue", end)
         case "Restarting":
             _until_pods_run(books, before, end, "restart")
@@ -201,7 +204,7 @@ def _attempt(books: _Books, before: Situation, after: JobStatus, end: int) -> No
 def _until_pods_run(books: _Books, before: Situation, stop: int, first: str) -> None:
     """Books the time until every worker's pod was created (category `first`), had a node, and ran."""
     pods = [pod for worker in before.workers if (pod := before.living.get(worker)) is not None]
-    if len(pods) < len(before.workers) and (before.status.phase == "Restarting" or not before.worker_uids):
+    if len(pods) < len(before.workers) and (before.held or not before.worker_uids):
         # Pods are missing. If the attempt had all its pods before, the missing ones were just lost.
         books.book(first, stop)
     books.book(first, min(_latest(pod.created_at for pod in pods), stop))

@@ -72,6 +72,7 @@ def test_a_worker_that_finds_no_other_node_trains_where_it_is() -> None:
         (said(1, "Failed", reason="AgentLost", exit_code=69), True),
         (said(1, "Failed", error="RuntimeError: CUDA error: uncorrectable ECC error encountered"), True),
         (said(1, "Failed", error="ValueError: bad"), False),
+        (said(1, "Failed", error="KeyError: 'ECC'"), False),
         (said(1, "Failed", reason="Signal", signal=9, exit_code=137), False),
         (said(1, "Failed", reason="OOMKilled", exit_code=137), False),
         (said(1, "Failed", reason="LaunchError", exit_code=65), False),

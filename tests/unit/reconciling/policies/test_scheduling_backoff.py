@@ -12,6 +12,7 @@ from tests.unit.reconciling.builders import NOW, decided, happened, job, observe
 from tests.unit.reconciling.world import World
 from trainmaster_operator.api.times import to_seconds, to_text
 from trainmaster_operator.api.v1alpha1 import Condition, JobStatus
+from trainmaster_operator.reconciling.decision import Apply
 from trainmaster_operator.reconciling.observed.snapshot import Observed, PodView, RefusedWrite
 
 STARTUP = 25.0
@@ -54,6 +55,8 @@ def test_no_history_of_backoffs_postpones_the_end_of_startup_seconds(
     while world.now < began + STARTUP:
         assert world.status.phase != "Failed"
         assert (world.status.attempt, world.status.restarts, world.status.disruptions) == (1, 0, 0)
+        # A job that never ran isn't restarting.
+        assert world.status.phase in (None, "Pending")
         seconds, without_room, restarts = rounds[position % len(rounds)]
         world.without_room = {2, *without_room}
         if restarts:
@@ -98,12 +101,30 @@ def test_room_that_comes_in_time_is_used_and_the_attempts_number_shows_no_backof
 def test_the_event_names_the_scheduler_s_reason_and_until_when() -> None:
     status, around = half_started(ago=10.0)
     decision = decided(job(status, **POLICY), around)
-    assert decision.status.scheduling_backoff
+    assert (decision.status.phase, decision.status.scheduling_backoff) == ("Pending", True)
     assert decision.status.startup_start_time == status.attempt_start_time
     assert "SchedulingBackoff" in happened(decision)
     (message,) = [event.message for event in decision.events if event.reason == "SchedulingBackoff"]
     assert str(decision.status.next_attempt_time) in message
     assert ITS_WORDS in message
+
+
+def test_until_all_its_pods_have_nodes_a_job_that_never_ran_is_pending_and_held() -> None:
+    status, around = half_started(ago=10.0)
+    gave_up = decided(job(status, **POLICY), around).status
+    assert gave_up.next_attempt_time is not None
+    later = (to_seconds(gave_up.next_attempt_time) or 0.0) + 1
+    again = decided(job(gave_up, **POLICY), observed(given=[]), later)
+    assert (again.status.phase, again.status.scheduling_backoff, again.status.attempt) == ("Pending", None, 1)
+    manifests = [each.manifest for each in again.actions if isinstance(each, Apply)]
+    (applied,) = [manifest for manifest in manifests if manifest["kind"] == "StatefulSet"]
+    assert applied["spec"]["replicas"] == 2
+    assert '"state":"Hold"' in applied["spec"]["template"]["metadata"]["annotations"]["trainmaster.dev/assignment"]
+    opened = decided(job(again.status, **POLICY), observed(), later + 1)
+    assert (opened.status.phase, opened.status.attempt) == ("Starting", 2)
+    assert opened.status.time_spent is not None
+    spent = opened.status.time_spent.model_dump(exclude_none=True, exclude={"until"})
+    assert "restart" not in spent and "recompute" not in spent
 
 
 FULL = 'pods "bert-1" is forbidden: exceeded quota: few, requested: pods=1, used: pods=4, limited: pods=4'
