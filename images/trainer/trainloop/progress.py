@@ -62,6 +62,17 @@ class Progress:
         self._fields |= {"section": section, "sectionSeconds": seconds, "message": message}
         self._write()
 
+    @property
+    def section(self) -> str:
+        """Returns the present section."""
+        return str(self._fields["section"])
+
+    def extend(self, seconds: float) -> None:
+        """Reports a longer time limit for the present section, in seconds from its beginning."""
+        self._fields["sectionSeconds"] = seconds
+        if time.monotonic() - self._written >= MINIMUM_INTERVAL:
+            self._write()
+
     def join(self) -> None:
         """Records that the ranks have formed their process group."""
         self._fields["joinedAt"] = time.time()
@@ -177,4 +188,4 @@ def heartbeat(step: int, total: int | None = None, loss: float | None = None, **
     own.step(step, totalSteps=total, loss=loss, **numbers)
 
 
-_heartbeats = dict[Path | None, Progress]()
+_heartbeats: dict[Path | None, Progress] = {}

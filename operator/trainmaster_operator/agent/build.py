@@ -42,6 +42,15 @@ _LIBRARY = (
     *("errors.py", "progress.py"),
 )
 _STAND_IN, _RANK_HOOK = "agent/library/stand_in.py", "agent/library/rank_hook.py"
+_LIGHTNING = "agent/library/lightning_progress.py"
+# With these, the library's folder looks like an installed package, whose callbacks Lightning adds to each Trainer.
+_PACKAGE_INFO = {
+    "METADATA": "Metadata-Version: 2.1\nName: trainmaster-library\nVersion: 1\n",
+    "entry_points.txt": "".join(
+        f"[{package}.callbacks_factory]\ntrainmaster = trainmaster_lightning:{function}\n"
+        for package, function in (("lightning.pytorch", "lightning"), ("pytorch_lightning", "pytorch_lightning"))
+    ),
+}
 
 
 @functools.cache
@@ -65,14 +74,16 @@ def package_sources() -> Mapping[str, str]:
     for part in ("agent", "wire"):
         for path in sorted(glob.glob(os.path.join(_PACKAGE, part, "**", "*.py"), recursive=True)):
             name = os.path.relpath(path, _PACKAGE)
-            if name not in ("agent/build.py", "agent/__main__.py", _STAND_IN, _RANK_HOOK):
+            if name not in ("agent/build.py", "agent/__main__.py", _STAND_IN, _RANK_HOOK, _LIGHTNING):
                 sources[f"trainmaster_operator/{name}"] = _read(path)
     return sources
 
 
 def library_sources() -> Mapping[str, str]:
     """Returns the sources of the library's modules by path; this package's wheel contains all of trainloop."""
-    sources = {"trainloop/__init__.py": _read(os.path.join(_PACKAGE, _STAND_IN))}
+    sources = {f"trainmaster_library-1.dist-info/{name}": text for name, text in _PACKAGE_INFO.items()}
+    sources["trainmaster_lightning.py"] = _read(os.path.join(_PACKAGE, _LIGHTNING))
+    sources["trainloop/__init__.py"] = _read(os.path.join(_PACKAGE, _STAND_IN))
     sources["sitecustomize.py"] = _read(os.path.join(_PACKAGE, _RANK_HOOK))
     installed = os.path.join(_PACKAGE, "library")
     checkout = os.path.join(_PACKAGE, "..", "..", "images", "trainer")

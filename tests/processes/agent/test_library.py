@@ -82,7 +82,7 @@ def imports(job: Job, zipapp: list[str], python: str | Path, module: str = "trai
 def test_it_imports_nothing_of_trainloop_that_it_lacks() -> None:
     sources = library_sources()
     for path, text in sources.items():
-        for node in ast.walk(ast.parse(text)):
+        for node in ast.walk(ast.parse(text if path.endswith(".py") else "")):
             if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "trainloop":
                 file = str(node.module).replace(".", "/")
                 found = {f"{file}.py", f"{file}/__init__.py"} & set(sources)
@@ -99,15 +99,23 @@ def test_the_operators_wheel_builds_the_agent_that_a_checkout_builds(tmp_path: P
 
 # This image has its own trainloop.
 @pytest.mark.parametrize("python", sorted(set(pythons()) - {sys.executable}))
-def test_every_python_imports_it_or_names_the_version_that_it_needs(python: str, zipapp: list[str], job: Job) -> None:
+def test_every_python_reports_progress_by_it(python: str, zipapp: list[str], job: Job) -> None:
+    """The notice about a script without progress names `trainloop.progress`."""
     agent = imports(job, zipapp, python, "trainloop.progress")
+    until_lines(agent, f"[rank 0]: rank 0 has {brought(agent, 'trainloop/progress.py')}")
+
+
+# This image has its own trainloop.
+@pytest.mark.parametrize("python", sorted(set(pythons()) - {sys.executable}))
+def test_the_rest_names_the_python_that_it_needs(python: str, zipapp: list[str], job: Job) -> None:
+    agent = imports(job, zipapp, python, "trainloop.continuing")
     version = subprocess.check_output([python, "-c", "import platform; print(platform.python_version())"], text=True)
     if tuple(map(int, version.split("."))) >= (3, 11):
-        until_lines(agent, f"[rank 0]: rank 0 has {brought(agent, 'trainloop/progress.py')}")
+        until_lines(agent, f"[rank 0]: rank 0 has {brought(agent, 'trainloop/continuing/__init__.py')}")
         assert agent.termination()["state"] == "Finished"
     else:
-        needs = f"trainloop needs Python 3.11 or newer, and this is {version.strip()}; use an image that has it"
-        assert agent.termination()["error"].endswith(f"ImportError: {needs}")
+        needs = f"trainloop.continuing needs Python 3.11 or newer, and this is {version.strip()}"
+        assert f"ImportError: {needs}; use an image that has it" in agent.termination()["error"]
 
 
 def test_the_image_s_own_trainloop_is_the_one_that_is_imported(zipapp: list[str], job: Job) -> None:

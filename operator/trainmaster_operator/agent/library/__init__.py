@@ -9,6 +9,8 @@ Beside it is `rank_hook`, which every Python imports as `sitecustomize`: it repo
   cached the bytecode there, and 50 ms before. Importing from an archive would take 90 ms each time.
 - **Found** through PYTHONPATH, because only this variable reaches ranks, torchrun and a job's own launcher. PYTHONPATH
   precedes site-packages, so `stand_in` checks whether the image or the job has its own `trainloop`.
+
+Lightning finds `lightning_progress` there too, because the folder looks like an installed package with an entry point.
 """
 
 from __future__ import annotations

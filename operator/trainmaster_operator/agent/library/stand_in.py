@@ -17,10 +17,20 @@ try:
 except ModuleNotFoundError as error:
     if error.name != __name__:
         raise
-    if sys.version_info < (3, 11):
-        _version = sys.version.split()[0]
-        _sentence = f"trainloop needs Python 3.11 or newer, and this is {_version}; use an image that has it"
-        raise ImportError(_sentence) from None
     sys.modules[__name__] = _this
+    if sys.version_info < (3, 11):
+
+        class _Newer:
+            """Refuses everything but `trainloop.progress`, which runs on any Python."""
+
+            @staticmethod
+            def find_spec(name, path=None, target=None):
+                if name.startswith(f"{__name__}.") and name != f"{__name__}.progress":
+                    this = sys.version.split()[0]
+                    raise ImportError(
+                        f"{name} needs Python 3.11 or newer, and this is {this}; use an image that has it"
+                    )
+
+        sys.meta_path.insert(0, _Newer)
 finally:
     sys.path.insert(_at, _folder)
