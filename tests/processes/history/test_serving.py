@@ -42,6 +42,10 @@ def test_a_viewer_sees_what_they_may(served: History) -> None:
     assert (status, found["kind"], found["job"]["metadata"]["name"]) == (200, "RecordedJobDetail", "mine")
     status, found = served.get("/v1/namespaces/team/jobs/mine/series", "alice")
     assert (status, found["step"], found["loss"][0]) == (200, list(range(8)), 2.5)
+    status, found = served.get("/v1/namespaces/team/jobs/mine/metrics", "alice")
+    assert (status, found["kind"], [item["name"] for item in found["items"]]) == (200, "MetricNames", ["loss"])
+    status, found = served.get("/v1/namespaces/team/jobs/mine/curves?names=loss,cpuCores", "alice")
+    assert (status, [(one["name"], len(one["at"])) for one in found["curves"]]) == (200, [("loss", 8)])
     # The API server's proxy for Services keeps the usual header.
     assert served.get("/v1/jobs", "", **{"X-Trainmaster-Authorization": "Bearer admin"})[0] == 200
 
@@ -66,6 +70,13 @@ def test_a_viewer_sees_what_they_may(served: History) -> None:
         ("/v1/namespaces/team/jobs/mine/series?from=nan", "admin", 400, "from: 'nan' is no time"),
         ("/v1/namespaces/team/jobs/mine/heat?figure=x", "admin", 400, "figure: 'x' is none of stepSeconds"),
         ("/v1/namespaces/team/jobs/mine/heat?columns=241", "admin", 400, "columns: '241' is not a whole number"),
+        ("/v1/namespaces/team/jobs/mine/metrics", "nobody", 403, "get distributedtrainingjobs 'mine'"),
+        ("/v1/namespaces/team/jobs/mine/curves?names=loss", "nobody", 403, "get distributedtrainingjobs 'mine'"),
+        ("/v1/namespaces/team/jobs/mine/curves?names=a%20b", "admin", 400, "names: 'a b' is not the name of a metric."),
+        (
+            "/v1/namespaces/team/jobs/mine/curves?names=" + ",".join(f"m{number}" for number in range(33)),
+            *("admin", 400, "names: 33 names are more than 32."),
+        ),
         ("/v2", "admin", 404, "GET /v2: Not Found."),
     ],
 )

@@ -83,6 +83,9 @@ def show_history(
         str | None, format_option(FORMATS, "Set the format of an export; default: FILE's suffix.", **_EXPORT)
     ] = None,
     ranks: Annotated[bool, typer.Option("--ranks", help="Export each rank's figures, a row each.", **_EXPORT)] = False,
+    systems: Annotated[
+        bool, typer.Option("--systems", help="Export figures of each worker and GPU, a row each.", **_EXPORT)
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.", **_EXPORT)] = False,
     history: Annotated[
         str | None, _source("--history", "URL", "Read this history; default: TRAINMASTER_HISTORY or the cluster's.")
@@ -114,13 +117,15 @@ def show_history(
         if given and name is None:
             raise typer.BadParameter("needs the name of a job", param_hint=option)
     if export is None:
-        for option, given in {"--format": format, "--ranks": ranks, "--force": force}.items():
+        for option, given in {"--format": format, "--ranks": ranks, "--systems": systems, "--force": force}.items():
             if given:
                 raise typer.BadParameter("goes with --export FILE", param_hint=option)
     elif output is not None or attempt is not None:
         option, why = ("--output", "has --format") if output is not None else ("--attempt", "writes all attempts")
         raise typer.BadParameter(f"doesn't go with --export, which {why}", param_hint=option)
     else:
+        if ranks and systems:
+            raise typer.BadParameter("doesn't go with --ranks; export one after the other", param_hint="--systems")
         format = export_format(export, format, force=force)
     if attempt is not None and output not in (None, "json", "yaml"):
         raise typer.BadParameter("an attempt is printed as json or yaml", param_hint="--output")
@@ -128,7 +133,7 @@ def show_history(
     if name is None:
         show_list(reader, None if everywhere else namespace, limit, output)
     elif export is not None and format is not None:
-        export_job(reader, namespace, name, uid, export, format, ranks=ranks)
+        export_job(reader, namespace, name, uid, export, format, ranks=ranks, systems=systems)
     elif attempt is not None:
         show_attempt(reader, namespace, name, uid, attempt, output)
     else:

@@ -191,17 +191,25 @@ _CURVES: Mapping[str, tuple[str, Callable[[float], str], str]] = {
 
 
 def curve_lines(series: Mapping[str, Any], width: int | None) -> Iterator[Text]:
-    """Draws a validated series in lines of at most `width` columns. Fewer than two points give no lines."""
+    """Draws a validated series in lines of at most `width` columns. Fewer than two points give no lines.
+
+    The ranks' own metrics follow the built-in curves.
+    """
     times: list[float] = series["at"]
     if len(times) < 2 or times[-1] == times[0]:
         return
-    known = {name: [value for value in series[name] if value is not None] for name in _CURVES}
+    curves = {name: (*_CURVES[name], series[name]) for name in _CURVES}
+    curves |= {
+        f"metrics.{name}": (shortened(one_line(name), LABEL_WIDTH - 1), figure, "white", values)
+        for name, values in series["metrics"].items()
+    }
+    known = {name: [value for value in curve[3] if value is not None] for name, curve in curves.items()}
     drawn = [name for name, values in known.items() if values]
     if not drawn:
         return
     figures = {}
     for name in drawn:
-        words, values = _CURVES[name][1], known[name]
+        words, values = curves[name][1], known[name]
         figures[name] = f"{words(values[-1])}  ({words(min(values))} to {words(max(values))})"
     # The curves of the median step and of the slowest step use the same scale, so that a rank that is slower than the
     # others shows as a distance between the curves.
@@ -209,8 +217,8 @@ def curve_lines(series: Mapping[str, Any], width: int | None) -> Iterator[Text]:
     beside = max(map(len, figures.values()))
     room = max(LEAST_WIDTH, min(width or PIPE_WIDTH, MOST_WIDTH) - LABEL_WIDTH - 2 - beside)
     for name in drawn:
-        label, _, style = _CURVES[name]
-        means = spread(times, series[name], room)
+        label, _, style, all_values = curves[name]
+        means = spread(times, all_values, room)
         scale = steps if name.endswith("tepSeconds") else [value for value in means if value is not None]
         line = Text(label.ljust(LABEL_WIDTH), no_wrap=True, overflow="crop")
         yield line.append(blocks(means, min(scale), max(scale)), style).append(f"  {figures[name]}")
@@ -220,6 +228,14 @@ def curve_lines(series: Mapping[str, Any], width: int | None) -> Iterator[Text]:
     begin, end = (f"{datetime.fromtimestamp(at, UTC):%m-%d %H:%M}" for at in (times[0], times[-1]))
     axis = begin + end.rjust(room - len(begin)) if room >= len(begin + end) + 2 else begin
     yield Text("time (UTC)".ljust(LABEL_WIDTH) + axis, "dim", no_wrap=True, overflow="crop")
+
+
+def shortened(name: str, width: int) -> str:
+    """Returns a name that fits the width. If the name is too long, its middle is left out, because its end differs."""
+    if len(name) <= width:
+        return name
+    end = width * 2 // 3
+    return f"{name[: width - end - 1]}…{name[-end:]}"
 
 
 def spread(times: Sequence[float], values: Sequence[float | None], columns: int) -> list[float | None]:

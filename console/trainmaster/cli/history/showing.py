@@ -20,13 +20,15 @@ from trainmaster.cli.output import object_name, print_value, require_room, write
 from trainmaster.cli.terminal import say, terminal_width, write
 from trainmaster.client import ClientError, JobNotFound
 from trainmaster.client.blocking import run
-from trainmaster.client.history import HistoryReader, curves, rank_figures
+from trainmaster.client.history import HistoryReader, curves, own_metrics, rank_figures, system_figures
 from trainmaster.client.history.answers import MOST_JOBS
 from trainmaster_operator.api.evidence import AttemptEvidence
 
 STDOUT = "-"
 TAIL_LINES = 20
-_WHOLE = ("attempt", "step", "rank", "worker")
+# Maximum number of the ranks' own metrics on a job's page.
+MOST_OWN = 8
+_WHOLE = ("attempt", "step", "rank", "worker", "gpu")
 Columns = Mapping[str, Sequence[Any]]
 
 
@@ -59,9 +61,12 @@ def show_job(reader: HistoryReader, namespace: str, name: str, uid: str | None, 
         if output == "wide":
             console.print(job_table([job], wide=True), soft_wrap=True)
             return
-        series = run(reader.series(namespace, name, uid=job["uid"]))
+        own = run(own_metrics(reader, namespace, name, uid=job["uid"]))
+        series = run(reader.series(namespace, name, uid=job["uid"], metrics=own[:MOST_OWN]))
         for part in job_page(job, series, terminal_width()):
             console.print(part, crop=False)
+        if len(own) > MOST_OWN:
+            say(f"{len(own) - MOST_OWN} more metrics are in the dashboard and in --export FILE.", error=True)
 
 
 def show_attempt(
@@ -100,14 +105,24 @@ def show_attempt(
 
 
 def export_job(
-    reader: HistoryReader, namespace: str, name: str, uid: str | None, file: str, format: str, *, ranks: bool
+    reader: HistoryReader,
+    namespace: str,
+    name: str,
+    uid: str | None,
+    file: str,
+    format: str,
+    *,
+    ranks: bool,
+    systems: bool,
 ) -> None:
-    """Writes a job's curves, or the figures of its ranks, to a file. Raises ClientError."""
+    """Writes a job's curves, or the figures of its ranks or its workers' systems, to a file. Raises ClientError."""
     # This finds the job before the file is created, so that an unknown name leaves no empty file.
     uid = run(reader.job(namespace, name, uid=uid))["uid"]
     left_out = 0
     if ranks:
         columns, left_out = run(rank_figures(reader, namespace, name, uid=uid))
+    elif systems:
+        columns = run(system_figures(reader, namespace, name, uid=uid))
     else:
         columns = run(curves(reader, namespace, name, uid=uid))
     _export(columns, file, format)
@@ -182,10 +197,8 @@ def _parquet(columns: Columns) -> bytes:
     import pyarrow
     import pyarrow.parquet
 
-    types = {
-        name: pyarrow.bool_() if name == "redone" else pyarrow.int64() if name in _WHOLE else pyarrow.float64()
-        for name in columns
-    }
+    special = {"redone": pyarrow.bool_(), "of": pyarrow.string(), **dict.fromkeys(_WHOLE, pyarrow.int64())}
+    types = {name: special.get(name, pyarrow.float64()) for name in columns}
     table = pyarrow.table({name: pyarrow.array(values, types[name]) for name, values in columns.items()})
     out = io.BytesIO()
     pyarrow.parquet.write_table(table, out)

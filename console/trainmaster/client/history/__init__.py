@@ -4,11 +4,19 @@
 |---|---|
 | `finding` | `find_history` returns the history's address and the viewer's token; `HistoryErrors` creates its errors |
 | `answers` | the JSON objects in a history's answers, and their validation |
-| `reading` | `HistoryReader` asks a history over HTTP; `curves` and `rank_figures` read a job's complete curves |
+| `reading` | `HistoryReader` asks a history over HTTP; the functions beside it read a job's complete curves |
 """
 
 from trainmaster.client.history.finding import FoundHistory, find_history
-from trainmaster.client.history.reading import HistoryReader, blocking_history, curves, history_beside, rank_figures
+from trainmaster.client.history.reading import (
+    HistoryReader,
+    blocking_history,
+    curves,
+    history_beside,
+    own_metrics,
+    rank_figures,
+    system_figures,
+)
 
 __all__ = [
     "FoundHistory",
@@ -17,5 +25,7 @@ __all__ = [
     "curves",
     "find_history",
     "history_beside",
+    "own_metrics",
     "rank_figures",
+    "system_figures",
 ]

@@ -37,6 +37,8 @@ FIGURES = ("stepSeconds", "gradNorm", "loss")
 FINEST_SECONDS = 0.5
 # Maximum number of points in a piece. Such a piece takes about a megabyte.
 PIECE_POINTS = 5_000
+# Maximum number of points of a piece of system figures, which have many lines.
+SYSTEM_POINTS = 1_000
 # Pieces are planned for this share of the maximum, because one point beyond the maximum would halve the resolution.
 FILLED = 0.9
 Columns = dict[str, list[Any]]
@@ -171,15 +173,20 @@ async def history_beside(
         await own.close()
 
 
+async def own_metrics(reader: HistoryReader, namespace: str, name: str, *, uid: str | None = None) -> list[str]:
+    """Returns the names of the metrics that a job's ranks report besides the built-in curves."""
+    listed = (await reader.names(namespace, name, uid=uid))["items"]
+    built_in = {*map(to_camel, answers.Series.columns)}
+    own = [each["name"] for each in listed if each["kind"] == "training" and each["name"] not in built_in]
+    return own[: answers.MOST_METRICS]
+
+
 async def curves(reader: HistoryReader, namespace: str, name: str, *, uid: str | None = None) -> Columns:
     """Returns a job's curves, sorted by time, as columns for `pandas.DataFrame`. Raises JobNotFound.
 
     The ranks' own metrics have the names `metrics.NAME`.
     """
-    listed = (await reader.names(namespace, name, uid=uid))["items"]
-    built_in = {*map(to_camel, answers.Series.columns)}
-    own = [each["name"] for each in listed if each["kind"] == "training" and each["name"] not in built_in]
-    own = own[: answers.MOST_METRICS]
+    own = await own_metrics(reader, namespace, name, uid=uid)
     overview = await reader.series(namespace, name, uid=uid, metrics=own)
 
     async def ask(since: float, until: float) -> Mapping[str, Any]:
@@ -224,6 +231,38 @@ async def rank_figures(
         for name, value in zip(found, (at, attempt, rank, row["worker"], *map(row.get, FIGURES)), strict=True):
             found[name].append(value)
     return found, left_out
+
+
+async def system_figures(reader: HistoryReader, namespace: str, name: str, *, uid: str | None = None) -> Columns:
+    """Returns the figures of workers and their GPUs as columns, with a row per time and worker or GPU.
+
+    If there are more lines than a history shows at once, the rows are the minimum, mean and maximum (`of`) of all.
+    """
+    listed = (await reader.names(namespace, name, uid=uid))["items"]
+    of_system = [each for each in listed if each["kind"] == "system"]
+    figures = [each for item in of_system for each in (item["name"], item["limitedBy"]) if each][: answers.MOST_CURVES]
+
+    async def ask(since: float | None, until: float | None, points: int = SYSTEM_POINTS) -> Mapping[str, Any]:
+        window = {"since": since, "until": until}
+        found = await reader.curves(namespace, name, figures, uid=uid, points=points, **window)
+        at = sorted({at for curve in found["curves"] for at in curve["at"]})
+        resolution = max((curve["resolutionSeconds"] for curve in found["curves"]), default=0.0)
+        return {"at": at, "resolutionSeconds": resolution, "curves": found["curves"]}
+
+    rows: dict[tuple[Any, ...], dict[str, float]] = {}
+    if figures:
+        async for piece in _pieces(ask, await ask(None, None, POINTS), SYSTEM_POINTS):
+            for curve in piece["curves"]:
+                for line in curve["lines"]:
+                    for at, attempt, value in zip(curve["at"], curve["attempt"], line["values"], strict=True):
+                        if value is not None:
+                            key = at, attempt, line["worker"], line["gpu"], line["of"]
+                            rows.setdefault(key, {})[curve["name"]] = value
+    keys = ("at", "attempt", "worker", "gpu", "of")
+    numbers = {row: [-1 if number is None else number for number in row[:4]] for row in rows}
+    in_order = sorted(rows.items(), key=lambda item: numbers[item[0]])
+    found: Columns = {key: [row[place] for row, _ in in_order] for place, key in enumerate(keys)}
+    return found | {figure: [values.get(figure) for _, values in in_order] for figure in figures}
 
 
 async def _pieces(ask: Ask, overview: Mapping[str, Any], points: int) -> AsyncIterator[Mapping[str, Any]]:

@@ -92,12 +92,17 @@ def test_a_job_is_a_page_whole_in_a_pipe(history: RecordedHistory) -> None:
     assert "\nstep, slowest  ▁" in result.stdout
     assert not [line for line in result.stdout.splitlines() if line != line.rstrip()]
     # If several jobs had this name, the curves belong to the job on the page.
-    assert history.asked == [(JOB, {}), (f"{JOB}/series", {"uid": UID, "points": "1000"})]
+    life = {"uid": UID}
+    assert history.asked == [
+        *((JOB, {}), (f"{JOB}/metrics", life)),
+        (f"{JOB}/series", {**life, "points": "1000", "metrics": "eval_f1"}),
+    ]
+    assert "\neval_f1        " in result.stdout
 
 
 def test_an_earlier_job_of_that_name_is_asked_for_by_its_uid(history: RecordedHistory) -> None:
     assert "uid first-life" in run("history", "bert-mrpc", "--uid", "first-life").stdout
-    assert [query["uid"] for _, query in history.asked] == ["first-life", "first-life"]
+    assert [query["uid"] for _, query in history.asked] == ["first-life"] * 3
 
 
 def test_an_attempt_is_its_evidence(history: RecordedHistory) -> None:

@@ -39,6 +39,16 @@ def test_every_line_fits_the_terminal(width: int) -> None:
     assert min(map(cell_len, curves)) > 0.6 * min(width, 160)
 
 
+def test_the_ranks_own_metrics_follow_with_the_end_of_a_long_name() -> None:
+    reader = HistoryReader(Blocking(RecordedHistory()))
+    series = dict(run(reader.series("team", "bert-mrpc")))
+    values = [float(number) for number in range(len(series["at"]))]
+    series["metrics"] = {"eval_f1": values, "validation/micro/f1_score": values, "gone": [None] * len(values)}
+    lines = [line.plain for line in curve_lines(series, 100)]
+    assert [line[:15].rstrip() for line in lines[5:7]] == ["eval_f1", "vali…/f1_score"]
+    assert max(map(cell_len, lines)) <= 100 and not any(line.startswith("gone") for line in lines)
+
+
 def test_the_facts_the_attempts_and_the_time_stand_there() -> None:
     text = "\n".join(page(200))
     assert text.startswith(

@@ -190,7 +190,10 @@ class RecordedHistory:
                 return self._series(given)
             case "metrics":
                 training = [{"name": name, "kind": "training"} for name in ("loss", "eval_f1")]
-                return {"kind": "MetricNames", "items": [*training, {"name": "cpuCores", "kind": "system"}]}
+                cpu = {"name": "cpuCores", "kind": "system", "unit": "cores", "limitedBy": "cpuLimitCores"}
+                return {"kind": "MetricNames", "items": [*training, cpu, {"name": "gpuUtilization", "kind": "system"}]}
+            case "curves":
+                return self._curves(given)
             case "heat":
                 return self._heat(given)
             case "evidence":
@@ -236,6 +239,18 @@ class RecordedHistory:
             "timeSpent": {"productive": [point["at"] - START for point in found]},
             "metrics": {"eval_f1": [point["loss"] for point in found]} if query.get("metrics") == "eval_f1" else {},
         }
+
+    def _curves(self, query: dict[str, str]) -> dict[str, Any]:
+        resolution, found = self._thinned(query, int(query["points"]))
+        shared = {"at": [point["at"] for point in found], "attempt": [point["attempt"] for point in found]}
+        lines = {
+            "cpuCores": [{"worker": worker, "values": [1.5 + worker] * len(found)} for worker in range(2)],
+            "cpuLimitCores": [{"worker": worker, "values": [4.0] * len(found)} for worker in range(2)],
+            "gpuUtilization": [{"worker": 1, "gpu": 3, "values": [0.5] * len(found)}],
+        }
+        named = {"kind": "system", "resolutionSeconds": resolution, **shared}
+        curves = [{"name": name, **named, "lines": lines[name]} for name in query["names"].split(",")]
+        return {"kind": "MetricCurves", "curves": curves}
 
     def _heat(self, query: dict[str, str]) -> dict[str, Any]:
         resolution, found = self._thinned(query, int(query["columns"]))

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.client.history.recorded import NEW_SECONDS, RANKS, SLOW_RANK, START, THINNED_UNTIL, RecordedHistory
 from trainmaster.client.blocking import Blocking, run
-from trainmaster.client.history import HistoryReader, curves, rank_figures, reading
+from trainmaster.client.history import HistoryReader, curves, rank_figures, reading, system_figures
 from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES
 
 
@@ -74,3 +74,17 @@ def test_ranks_that_were_left_out_are_counted_and_a_rank_without_figures_has_no_
         **{"at": 5.0, "attempt": 0, "rank": 0, "worker": 0, "stepSeconds": 0.5, "gradNorm": 0.5, "loss": 0.5}
     }
     assert found["rank"] == [0]
+
+
+def test_each_worker_and_gpu_has_a_row_for_each_time_with_its_figures() -> None:
+    history = RecordedHistory()
+    found = run(system_figures(HistoryReader(Blocking(history)), "team", "bert-mrpc"))
+    assert list(found) == [
+        *("at", "attempt", "worker", "gpu", "of", "cpuCores", "cpuLimitCores", "gpuUtilization"),
+    ]
+    assert len(found["at"]) == 3 * len(history.points) and found["at"] == sorted(found["at"])
+    assert [values[:3] for values in list(found.values())[2:]] == [
+        *([0, 1, 1], [None, None, 3], [None] * 3, [1.5, 2.5, None], [4.0, 4.0, None], [None, None, 0.5]),
+    ]
+    history.answers["metrics"] = {"kind": "MetricNames"}
+    assert run(system_figures(HistoryReader(Blocking(history)), "team", "bert-mrpc"))["at"] == []

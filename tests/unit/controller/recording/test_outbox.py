@@ -280,9 +280,7 @@ def test_a_sample_has_the_first_ranks_value_of_each_metric_and_a_limited_number(
 
     reports = [(1, 0, RankProgress(metrics=(("f1", 0.1), ("own", 1.0)))), (0, 0, RankProgress(metrics=(("f1", 0.9),)))]
     assert read(sample_line(7.25, KEY, 3, reports)).metrics == {"f1": 0.9, "own": 1.0}
-    reports += [
-        (rank, 1, RankProgress(metrics=tuple((f"r{rank}{name}", 1.0) for name, _ in own))) for rank in (2, 3, 4)
-    ]
+    reports += [(rank, 1, own(rank)) for rank in (2, 3, 4)]
     assert len(read(sample_line(7.25, KEY, 3, reports)).metrics) == MAX_JOB_METRICS + 1, "one more than are kept"
 
 
