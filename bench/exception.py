@@ -13,7 +13,9 @@ import statistics
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -42,6 +44,12 @@ TORCHRUN, STARTED = {"TRAINMASTER_LAUNCHER": "torchrun"}, {"TRAINMASTER_WARM_STA
 WAYS = {"torchrun": TORCHRUN, "cold": TORCHRUN | STARTED, "warm": TORCHRUN | STARTED}
 
 
+def is_failure(attempt: int, line: dict[str, Any]) -> bool:
+    """Returns whether a line of the stream reports the attempt's failure."""
+    report = line.get("report") or {}
+    return (report.get("state"), report.get("attempt")) == ("Failed", attempt)
+
+
 def measure(folder: Path, way: str, *, library: bool) -> list[float]:
     """Returns the seconds from each of several exceptions to its report."""
     job = Job(folder, f"127.{random.randrange(1, 127)}.{random.randrange(250)}")
@@ -56,7 +64,8 @@ def measure(folder: Path, way: str, *, library: bool) -> list[float]:
         for attempt in range(1, TIMES + 1):
             job.annotate(job.assignment(attempt))
             stream = Stream(agent)
-            report = stream.until_report("Failed", attempt)["report"]
+            line = stream.until(partial(is_failure, attempt), 300.0)
+            report = line["report"]
             found.append(time.time() - float((folder / "raised").read_text()))
             assert "ValueError: lost" in report["error"], report
             stream.close()

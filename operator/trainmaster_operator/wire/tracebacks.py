@@ -3,9 +3,9 @@
 The agent uses this to keep what matters of a long output, and the operator to name the cause. The text is a program's
 output, so it may be anything: each line is matched once, by patterns whose time is linear in the line's length.
 
-- Of chained exceptions, the last one was raised. `raise … from` names its cause too.
+- The last one of chained exceptions was raised. `raise … from` names its cause too.
 - The exception of a data loader's process, or of a spawned one, is quoted in another exception's message, and is the
-  last one in the text. Of an exception group, the first member is shown.
+  last one in the text. The first member of an exception group is shown.
 - A launcher (torchrun, accelerate) only reports that a rank has failed, so its own exception doesn't count.
 """
 

@@ -11,5 +11,6 @@
 | `report` | `test_report`, `test_limits`, `unit/reconciling/policies/test_failure_rules` |
 | `signing` | `unit/agent/test_forged_assignments`, `unit/controller/test_keys` |
 | `stream` | `test_stream`, `test_hostile_lines`, `processes/controller/leaders/test_hostile_leaders` |
+| `tracebacks` | `test_tracebacks` |
 | `values` | `test_values`, `unit/api/test_hostile_messages` |
 """
