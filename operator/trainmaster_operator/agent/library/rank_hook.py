@@ -28,7 +28,7 @@ _FIFO = os.environ.get("TRAINMASTER_RANKS_FILE", "")
 _C10D = "torch.distributed.distributed_c10d"
 _OTHERS = ("horovod", "mpi4py", "ray", "torch_xla", "jax", "tensorflow", "byteps", "paddle", "trainloop.continuing")
 """By these libraries, ranks meet without torch's own functions."""
-_HOOKS = (__name__, "torch", "wandb")
+_HOOKS = (__name__, "torch", "wandb", "sentry_sdk")
 """Exception hooks of these modules call the hook before them, and change nothing about the exit."""
 _MOST_CHARACTERS = 65_536
 _TOOLS = ("LD_PRELOAD", "CUDA_INJECTION64_PATH")

@@ -50,6 +50,10 @@ def _events(old: JobStatus, new: JobStatus, spec: JobSpec | None) -> Iterator[Jo
     if new.phase != old.phase:
         yield from _phase(new)
     yield from _problem(old, new)
+    yield from _never_met(old, new)
+
+
+def _never_met(old: JobStatus, new: JobStatus) -> Iterator[JobEvent]:
     before, now = (each.progress.notice if each.progress is not None else None for each in (old, new))
     if now is not None and now != before and now.startswith(NEVER_MET.partition("{")[0]):
         yield JobEvent("Warning", "NeverMet", _sentence(now))
