@@ -30,6 +30,8 @@ _OTHERS = ("horovod", "mpi4py", "ray", "torch_xla", "jax", "tensorflow", "byteps
 """By these libraries, ranks meet without torch's own functions."""
 _HOOKS = (__name__, "torch", "wandb", "sentry_sdk")
 """Exception hooks of these modules call the hook before them, and change nothing about the exit."""
+_OF_LAUNCHERS = ("ChildFailedError", "CalledProcessError")
+"""By these exceptions, launchers report that a rank has failed. The rank's own exception is in their output."""
 _MOST_CHARACTERS = 65_536
 _TOOLS = ("LD_PRELOAD", "CUDA_INJECTION64_PATH")
 """Tools that these variables load, such as profilers, write their results when the process exits."""
@@ -57,7 +59,8 @@ def _report_exceptions() -> None:
 
     def report(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
         before(kind, value, trace)
-        if os.getpid() == owner and issubclass(kind, Exception) and _is_last():
+        ends = issubclass(kind, Exception) and kind.__name__ not in _OF_LAUNCHERS
+        if ends and os.getpid() == owner and _is_last():
             try:
                 import traceback
 
