@@ -73,9 +73,8 @@ def measure(folder: Path, way: str, *, library: bool) -> list[float]:
 
 def main() -> None:
     """Measures, and prints each row as it is known, because a busy machine takes minutes to import torch so often."""
-    print(
-        f"An exception -> its report (s), {TIMES} times\n{'ranks':10}{'reported':18}{'median':>8}{'worst':>8}{'load':>6}"
-    )
+    print(f"An exception -> its report (s), {TIMES} times")
+    print(f"{'ranks':10}{'reported':18}{'median':>8}{'worst':>8}{'load':>6}")
     for library in (True, False):
         for way in WAYS:
             with tempfile.TemporaryDirectory(prefix="trainmaster-bench-") as folder:
