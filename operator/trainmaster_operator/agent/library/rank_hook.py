@@ -103,16 +103,20 @@ def _is_last() -> bool:
 
 
 class _Finder:
-    """_Finder waits for the import of torch's process groups."""
+    """_Finder waits for the import of torch's process groups. It stays, because others may be iterating the list."""
+
+    done = False
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if self.done:
+            return None
         if name in _OTHERS:
+            self.done = True
             _announce("met")
-            sys.meta_path.remove(self)
         elif name == _C10D:
             from importlib.machinery import PathFinder
 
-            sys.meta_path.remove(self)
+            self.done = True
             spec = PathFinder.find_spec(name, path)
             if spec is not None and spec.loader is not None:
                 loader: Any = spec.loader
