@@ -6,6 +6,7 @@
 | What does a fault cost a run until its first new step, and how many steps are repeated? | `fault_cost` |
 | What does a fault cost on a real Kubernetes, where survivors continue training? | `continued_on_kubernetes` |
 | How long does a restart take with real agents and no cluster? | `agent_restart` |
+| How long from an exception to its report? | `exception` |
 | How long from a rank's launch to its first step, cold and warm? | `warm_ranks` |
 | How long until an agent has started, by the form of its file? | `agent_start` |
 | How long from apply to the first rank, and how many writes does the operator send? | `operator_start` |

@@ -13,10 +13,9 @@ import statistics
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
-
-from rich.console import Console
-from rich.table import Table
+from typing import Any
 
 from tests.processes.agent.agents import AGENT, Job, Stream
 from tests.processes.agent.warm.both_ways import without_memory
@@ -39,7 +38,13 @@ for step in range(1, 100):
         raise ValueError("lost")
 """
 TORCHRUN, STARTED = {"TRAINMASTER_LAUNCHER": "torchrun"}, {"TRAINMASTER_WARM_START": "true"}
-WAYS = {"torchrun": TORCHRUN, "cold": TORCHRUN | STARTED, "warm": TORCHRUN | STARTED}
+WAYS = {"torchrun": TORCHRUN, "warm": TORCHRUN | STARTED, "cold": TORCHRUN | STARTED}
+
+
+def is_failure(attempt: int, line: dict[str, Any]) -> bool:
+    """Returns whether a line of the stream reports the attempt's failure."""
+    report = line.get("report") or {}
+    return (report.get("state"), report.get("attempt")) == ("Failed", attempt)
 
 
 def measure(folder: Path, way: str, *, library: bool) -> list[float]:
@@ -56,7 +61,8 @@ def measure(folder: Path, way: str, *, library: bool) -> list[float]:
         for attempt in range(1, TIMES + 1):
             job.annotate(job.assignment(attempt))
             stream = Stream(agent)
-            report = stream.until_report("Failed", attempt)["report"]
+            line = stream.until(partial(is_failure, attempt), 300.0)
+            report = line["report"]
             found.append(time.time() - float((folder / "raised").read_text()))
             assert "ValueError: lost" in report["error"], report
             stream.close()
@@ -66,17 +72,16 @@ def measure(folder: Path, way: str, *, library: bool) -> list[float]:
 
 
 def main() -> None:
-    """Measures, and prints the table."""
-    table = Table(title="An exception -> its report (s)")
-    for column in ("ranks", "reported", "n", "median", "worst", "load"):
-        table.add_column(column, justify="left" if column in ("ranks", "reported") else "right")
-    for way in WAYS:
-        for library in (True, False):
+    """Measures, and prints each row as it is known, because a busy machine takes minutes to import torch so often."""
+    print(f"An exception -> its report (s), {TIMES} times")
+    print(f"{'ranks':10}{'reported':18}{'median':>8}{'worst':>8}{'load':>6}")
+    for library in (True, False):
+        for way in WAYS:
             with tempfile.TemporaryDirectory(prefix="trainmaster-bench-") as folder:
                 found = measure(Path(folder), way, library=library)
-            figures = (f"{statistics.median(found):.2f}", f"{max(found):.2f}", f"{os.getloadavg()[0]:.0f}")
-            table.add_row(way, "as it is raised" if library else "by exiting", str(len(found)), *figures)
-    Console(width=120).print(table)
+            median, worst, load = statistics.median(found), max(found), os.getloadavg()[0]
+            reported = "as it is raised" if library else "by exiting"
+            print(f"{way:10}{reported:18}{median:8.2f}{worst:8.2f}{load:6.0f}", flush=True)
 
 
 if __name__ == "__main__":

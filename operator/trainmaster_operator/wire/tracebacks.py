@@ -3,9 +3,9 @@
 The agent uses this to keep what matters of a long output, and the operator to name the cause. The text is a program's
 output, so it may be anything: each line is matched once, by patterns whose time is linear in the line's length.
 
-- Of chained exceptions, the last one was raised. `raise … from` names its cause too.
+- The last one of chained exceptions was raised. `raise … from` names its cause too.
 - The exception of a data loader's process, or of a spawned one, is quoted in another exception's message, and is the
-  last one in the text. Of an exception group, the first member is shown.
+  last one in the text. The first member of an exception group is shown.
 - A launcher (torchrun, accelerate) only reports that a rank has failed, so its own exception doesn't count.
 """
 
@@ -120,14 +120,27 @@ def read_exception(text: str) -> Optional[Raised]:
 
 def cause_lines(text: str) -> Sequence[str]:
     """Returns the lines of the first of the chained exceptions that ended a program; empty if there is none."""
-    lines = _plain(text[-MAX_READ_CHARACTERS:])
+    first, _ = _first(_plain(text[-MAX_READ_CHARACTERS:]))
+    return [] if first is None else [line for line in first.lines if line.strip()]
+
+
+def before_handling(text: str) -> tuple[str, str]:
+    """Returns a text up to the first of the chained exceptions, and the rest; the rest is empty without a chain."""
+    text = text[-MAX_READ_CHARACTERS:]
+    first, is_last = _first(_plain(text))
+    if first is None or is_last:
+        return text, ""
+    lines = text.split("\n")
+    return "\n".join(lines[: first.end]), "\n".join(lines[first.end :])
+
+
+def _first(lines: Sequence[str]) -> tuple[Optional[_Block], bool]:
+    """Returns the first of the chained exceptions that ended a program, and whether it is also the last one."""
     blocks = _blocks(lines)
-    place = _chosen(blocks, lines)
-    if place is None:
-        return ()
-    while blocks[place].chain and place:
+    place = last = _chosen(blocks, lines)
+    while place and blocks[place].chain:
         place -= 1
-    return [line for line in blocks[place].lines if line.strip()]
+    return (None if place is None else blocks[place]), place == last
 
 
 def cleaned(text: str) -> str:

@@ -109,6 +109,17 @@ def test_a_hook_of_the_users_own_decides_about_the_exit_code(chained: bool, zipa
     assert report["exitCode"] == 7
 
 
+def test_the_exception_of_a_launcher_is_left_to_its_exit(zipapp: list[str], job: Job) -> None:
+    """The rank's own exception is in the output."""
+    program = "raise KeyError('label')"
+    hook = f"import subprocess\nstep = lambda: subprocess.run([sys.executable, '-c', {program!r}], check=True)"
+    agent = begin(job, zipapp, SLOW.format(hook=hook))
+    until_lines(agent, "[rank 0]: KeyError: 'label'")
+    (job.folder / "reported").touch()
+    error = reported(Stream(agent))["error"]
+    assert "KeyError: 'label'" in error and "CalledProcessError" in error
+
+
 @pytest.mark.parametrize("meet", [True, False])
 def test_ranks_that_never_meet_are_reported(meet: bool, zipapp: list[str], job: Job) -> None:
     group = "import torch.distributed as dist\ndist.init_process_group('gloo')\ndist.barrier()\n" if meet else ""

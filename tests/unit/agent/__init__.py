@@ -15,6 +15,7 @@
 | `hang/watch` | `hang/test_diagnosis`, `test_hangs` |
 | `http` | `test_network`, `test_server` |
 | `library/lightning_progress` | `test_lightning_progress` |
+| `library/rank_hook` | `processes/agent/test_rank_hook` |
 | `library/stand_in` | `processes/agent/test_library` |
 | `loop` | `test_network`, `test_server` |
 | `main` | `test_zipapp`, `test_one_worker` |

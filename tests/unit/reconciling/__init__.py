@@ -28,6 +28,7 @@
 | `policies/scheduling_backoff` | `policies/test_scheduling_backoff`, `test_scripted_histories` |
 | `policies/missing_workers` | `policies/test_spares`, `cluster/test_spares` |
 | `policies/startup` | `policies/test_startup` |
+| `status/doubts` | `status/test_doubts` |
 | `status/events` | `policies/test_backoff`, `test_histories` |
 | `status/next_status` | `status/test_next_status` |
 | `status/progress` | `status/test_progress` |

@@ -12,5 +12,6 @@
 | `signing` | `unit/agent/test_forged_assignments`, `unit/controller/test_keys` |
 | `stream` | `test_stream`, `test_hostile_lines`, `processes/controller/leaders/test_hostile_leaders` |
 | `system` | `test_stream` |
+| `tracebacks` | `test_tracebacks` |
 | `values` | `test_values`, `unit/api/test_hostile_messages` |
 """

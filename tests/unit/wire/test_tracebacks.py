@@ -172,7 +172,12 @@ def test_the_cause_of_a_chain_is_its_first_exception() -> None:
     joint = "\nDuring handling of the above exception, another exception occurred:\n\n"
     assert tracebacks.cause_lines(f"{PLAIN}{joint}{WRAPPED}{LOST_PEER}\n") == ["ValueError: lost"]
     assert tracebacks.cause_lines(f"{WRAPPED}{LOST_PEER}\n{joint}{PLAIN}") == [LOST_PEER]
-    assert tracebacks.cause_lines("no exception") == ()
+    assert list(tracebacks.cause_lines("no exception")) == []
+    assert tracebacks.before_handling(f"{PLAIN}{joint}{WRAPPED}{LOST_PEER}") == (
+        PLAIN.rstrip("\n"),
+        f"{joint}{WRAPPED}{LOST_PEER}",
+    )
+    assert tracebacks.before_handling(PLAIN) == (PLAIN, "")
 
 
 def test_carets_prefixes_and_colours_are_left_out() -> None:
@@ -255,4 +260,5 @@ def test_hostile_texts(text: str) -> None:
     )
     assert len(tracebacks.condensed(text, 500)) <= 500
     assert all("\n" not in line for line in tracebacks.cause_lines(text))
+    assert len("".join(tracebacks.before_handling(text))) <= len(text)
     assert len(tracebacks.cleaned(text)) <= len(text)

@@ -326,7 +326,7 @@ def _hang(situation: Situation, failure: Failure, evidence: AttemptEvidence | No
         who = "its ranks" if rank is None else f"rank {rank}"
         reason = {OTHERS: f" (it {OTHERS} for another rank)", DEVICE: f" (it {DEVICE})"}.get(waits, "")
         clause = f"{who}{node} made no progress{where}{reason}"
-    lines = [f"attempt {failure.attempt}: {' | '.join(failure.message.splitlines())}"]
+    lines = [f"attempt {failure.attempt}: {failure.message}"]
     lines += [f"  {line}" for line in stacks.splitlines()[:8]]
     lines += [_rank_line(number, other) for number, other in sorted(ranks.items()) if number != rank][:6]
     option = f" --attempt {failure.attempt}" + ("" if rank is None else f" --rank {rank}")

@@ -28,8 +28,10 @@ _FIFO = os.environ.get("TRAINMASTER_RANKS_FILE", "")
 _C10D = "torch.distributed.distributed_c10d"
 _OTHERS = ("horovod", "mpi4py", "ray", "torch_xla", "jax", "tensorflow", "byteps", "paddle", "trainloop.continuing")
 """By these libraries, ranks meet without torch's own functions."""
-_HOOKS = (__name__, "torch", "wandb")
+_HOOKS = (__name__, "torch", "wandb", "sentry_sdk")
 """Exception hooks of these modules call the hook before them, and change nothing about the exit."""
+_OF_LAUNCHERS = ("ChildFailedError", "CalledProcessError")
+"""By these exceptions, launchers report that a rank has failed. The rank's own exception is in their output."""
 _MOST_CHARACTERS = 65_536
 _TOOLS = ("LD_PRELOAD", "CUDA_INJECTION64_PATH")
 """Tools that these variables load, such as profilers, write their results when the process exits."""
@@ -57,7 +59,8 @@ def _report_exceptions() -> None:
 
     def report(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
         before(kind, value, trace)
-        if os.getpid() == owner and issubclass(kind, Exception) and _is_last():
+        ends = issubclass(kind, Exception) and kind.__name__ not in _OF_LAUNCHERS
+        if ends and os.getpid() == owner and _is_last():
             try:
                 import traceback
 
@@ -100,16 +103,20 @@ def _is_last() -> bool:
 
 
 class _Finder:
-    """_Finder waits for the import of torch's process groups."""
+    """_Finder waits for the import of torch's process groups. It stays, because others may be iterating the list."""
+
+    done = False
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if self.done:
+            return None
         if name in _OTHERS:
+            self.done = True
             _announce("met")
-            sys.meta_path.remove(self)
         elif name == _C10D:
             from importlib.machinery import PathFinder
 
-            sys.meta_path.remove(self)
+            self.done = True
             spec = PathFinder.find_spec(name, path)
             if spec is not None and spec.loader is not None:
                 loader: Any = spec.loader

@@ -117,7 +117,8 @@ def classify(report: Report, ending: Ending, rank: int | None, error: str, oom_k
         return report._replace(reason=reason, error=error)
     if re.search(_MASTER_UNREACHABLE, error):
         return report._replace(reason="MasterUnreachable", error=error, culprit=False)
-    return report._replace(reason="Error", error=error, culprit=not broken_connection(error))
+    culprit = not broken_connection(error)
+    return report._replace(reason="Error", error=_own_error(error) if culprit else error, culprit=culprit)
 
 
 def broken_connection(error: str) -> bool:
@@ -132,6 +133,14 @@ def broken_connection(error: str) -> bool:
 
     lines = cause_lines(error) or [line for line in error.splitlines() if line.strip()][-6:]
     return bool(re.search(_BROKEN_CONNECTION, "\n".join(lines)))
+
+
+def _own_error(error: str) -> str:
+    """Returns an error without an exception that only followed from it: cleaning up failed on a connection."""
+    from trainmaster_operator.wire.tracebacks import before_handling
+
+    own, later = before_handling(error)
+    return own if later and re.search(_BROKEN_CONNECTION, later) else error
 
 
 def conclusion(text: str) -> str:

@@ -125,15 +125,16 @@ def adopt(state: State, assignment: Assignment, node_rank: int, report: Report, 
     killed = tuple(pid for rank, pid in state.run.ranks.items() if rank in lost and rank not in state.run.endings)
     way = state.way.stopped(before, now.wall).launched(assignment.attempt, now.wall)
     state = state._replace(run=run, way=way, regrouping=Regroup(assignment, node_rank, killed, restarted))
-    gone = next((rank for rank in present if rank in run.endings), None)
+    gone = next((rank for rank in present if rank in run.endings or rank in run.raised), None)
     if gone is None:
         return refreshed(state, now)
-    # A rank has ended since the operator decided, and the report of its end was about the previous attempt.
+    # A rank has ended, or has raised an exception, since the operator decided. Its report was about the previous
+    # attempt.
     rank, report = run.first_rank + gone, changes.current_report(state, now)
     if ended is not None and ended.rank == rank:
         failure = ended._replace(attempt=report.attempt, at=report.at)
     else:
-        failure = classify(report, run.endings[gone] or Ending(1), rank, "it ended before this attempt began", 0)
+        failure = classify(report, run.endings.get(gone) or Ending(1), rank, "it ended before this attempt began", 0)
     return rank_failed(state, failure, now)
 
 

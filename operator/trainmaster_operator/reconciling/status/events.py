@@ -57,9 +57,13 @@ def _events(old: JobStatus, new: JobStatus, spec: JobSpec | None) -> Iterator[Jo
     if new.phase != old.phase:
         yield from _phase(old, new)
     yield from _problem(old, new)
-    noticed, notice = (each.progress.notice if each.progress is not None else None for each in (old, new))
-    if notice is not None and notice != noticed and notice.startswith(NEVER_MET.partition("{")[0]):
-        yield JobEvent("Warning", "NeverMet", _sentence(notice))
+    yield from _never_met(old, new)
+
+
+def _never_met(old: JobStatus, new: JobStatus) -> Iterator[JobEvent]:
+    before, now = (each.progress.notice if each.progress is not None else None for each in (old, new))
+    if now is not None and now != before and now.startswith(NEVER_MET.partition("{")[0]):
+        yield JobEvent("Warning", "NeverMet", _sentence(now))
 
 
 def _phase(old: JobStatus, new: JobStatus) -> Iterator[JobEvent]:

@@ -107,6 +107,17 @@ def test_the_line_of_the_kernel_whose_assertion_failed_stands_before_the_excepti
     assert classification.with_assertion("ValueError: x", lambda: printed) == "ValueError: x"
 
 
+def test_an_error_that_is_followed_by_a_lost_connection_is_the_cause() -> None:
+    head = 'Traceback (most recent call last):\n  File "/app/train.py", line 3, in step\n    x\n'
+    joint = "\nDuring handling of the above exception, another exception occurred:\n\n"
+    own, lost = f"{head}ValueError: bad", f"{head}RuntimeError: Connection closed by peer"
+    found = classification.classify(STARTING, Ending(1), 5, f"{own}\n{joint}{lost}", 0)
+    assert (found.culprit, found.error) == (True, own)
+    assert not classification.classify(STARTING, Ending(1), 5, f"{lost}\n{joint}{own}", 0).culprit
+    caused = f"{own}\n{joint}{head}KeyError: 1"
+    assert classification.classify(STARTING, Ending(1), 5, caused, 0).error == caused
+
+
 def test_what_cxx_said_before_it_aborted_is_the_end_of_the_error() -> None:
     """NCCL's watchdog is the first to see a kernel's error, and ends the process."""
     what = "  what():  [Rank 1] Process group watchdog thread terminated with exception: CUDA error: device-side assert"

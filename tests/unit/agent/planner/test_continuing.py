@@ -110,6 +110,14 @@ def test_the_others_continue_when_a_rank_that_raised_an_exception_has_exited() -
     assert regrouped(late) == [((12,), (0,))], "it is killed if it takes long"
 
 
+def test_a_present_rank_that_has_raised_an_exception_meanwhile_fails_the_new_attempt() -> None:
+    agent = pair().give(events.RankRaised(0, 12, "ValueError: bad"))
+    assign(agent, 2, 0).wait(LEAVING_SECONDS)
+    assert (report(agent).attempt, report(agent).state, report(agent).rank) == (2, "Failed", 2)
+    agent.give(events.ProcessEnded(12, Ending(1)))
+    assert report(agent).error == "ValueError: bad"
+
+
 def test_a_continued_attempt_is_adopted_saved_published_and_then_the_ranks_are_woken() -> None:
     agent = assign(pair().give(events.ProcessEnded(13, KILLED)), 2, 3)
     names = [name for name in agent.names if name in ("Adopt", "PublishReport", "Regroup")]

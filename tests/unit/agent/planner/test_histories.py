@@ -214,6 +214,13 @@ class Histories(RuleBasedStateMachine):
             self.agent.raised, self.agent.evidence = raised, "Connection reset by peer" if broken else "ValueError"
             self.give(events.ProcessEnded(run.ranks[local_rank], ending))
 
+    @rule(local_rank=st.integers(0, 1), broken=st.booleans())
+    def raise_an_exception(self, local_rank: int, broken: bool) -> None:
+        run = self.agent.state.run
+        if run is not None and local_rank in run.ranks:
+            error = "RuntimeError: Connection reset by peer" if broken else "ValueError: bad"
+            self.give(events.RankRaised(local_rank, run.ranks[local_rank], error))
+
     @rule(ending=ENDINGS)
     def end_the_launcher(self, ending: Ending) -> None:
         if self.agent.state.run is not None and self.agent.state.run.launcher:
