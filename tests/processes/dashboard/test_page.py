@@ -256,7 +256,7 @@ def test_attempts_failures_and_time_are_on_the_timeline(page: Page, shared: Serv
 def test_the_time_that_a_job_waits_is_counted_before_it_is_booked(page: Page, shared: Served) -> None:
     page.goto(f"{shared.url}/jobs/vision/vit-huge-waits")
     expect(page.locator(".spent .card-head")).to_contain_text(
-        re.compile(r"300 ms in all, last [67] min .*not accounted")
+        re.compile(r"300 ms in all, last \d+ min .*not accounted")
     )
     bar, part = page.locator(".spent-bar").bounding_box(), page.locator(".spent-bar .part").bounding_box()
     assert bar is not None and part is not None
@@ -411,7 +411,7 @@ def test_empty_charts_say_why(page: Page, own: Served) -> None:
     own.dashboard.pages[survivor.UID] = {"job": {}}
     own.dashboard.fleet.rows[survivor.UID] |= {"notice": notice}
     page.goto(own.url + SURVIVOR)
-    expect(page.get_by_text(notice)).to_have_count(3)
+    expect(page.locator("main").get_by_text(notice)).to_have_count(3)
 
 
 def test_logs_are_found_and_wait_for_who_scrolls_up(page: Page, own: Served) -> None:
