@@ -81,15 +81,15 @@ class Viewer:
     streams: int = 0
     is_over: bool = False
 
-    async def history_problem(self) -> str | None:
-        """Returns why there is no history; None if there is one, even if it refuses the viewer."""
+    async def has_history(self) -> bool:
+        """Returns whether there is a history, even if it refuses the viewer."""
         if self.history is None:
-            return "This dashboard has no history, which keeps deleted jobs (docs/history.md)."
+            return False
         try:
             await self.history.jobs(limit=1)
         except ClientError as error:
-            return str(error) if isinstance(error, NoCluster | NoWay) else None
-        return None
+            return not isinstance(error, NoCluster | NoWay)
+        return True
 
     async def living(self, namespace: str, name: str, uid: str | None) -> TrainingJob:
         """Returns the existing job. Raises JobNotFound if it was deleted, even if a later job has the same name."""

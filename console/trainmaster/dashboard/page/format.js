@@ -118,9 +118,6 @@ export function brief(seconds) {
   return /^\d\d/.test(words) ? words.split(" ", 2).join(" ") : words;
 }
 
-/** Adds to a sentence about a problem since when the page is out of date. */
-export const stale = (sentence, since) => `${sentence} The page shows the state of ${clock(since)}.`;
-
 export const count = (number, one, many = `${one}s`) => `${whole(number)} ${number === 1 ? one : many}`;
 
 /** Formats [0,1,2,5] as "0–2, 5". */
