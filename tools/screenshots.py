@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -35,9 +36,9 @@ ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
 BIN = Path(sys.executable).parent
 EXAMPLE = ROOT / "manifests" / "examples" / "reviews.yaml"
-STEPS = 1_950
+STEPS = 1_220
 # Names and learning rates of the jobs that are compared with the example, and their epochs.
-COMPARED, EPOCHS = {"reviews-slow": 0.0003, "reviews-fast": 0.03}, 4
+COMPARED, EPOCHS = {"reviews-slow": 0.0003, "reviews-fast": 0.03}, 2
 BROWSER = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 # Width and height of a window, in CSS pixels.
 WIDE, PHONE = (1440, 900), (390, 844)
@@ -74,7 +75,7 @@ def _manifest() -> dict[str, Any]:
         "resources": {"cpu": {"request": "100m", "limit": 2}, "memory": "2Gi"},
         "failurePolicy": {"hang": {"progressSeconds": 8}},
     }
-    job["spec"]["training"] |= {"epochs": 8, "evaluation": {"every_steps": 487}}
+    job["spec"]["training"] |= {"epochs": 5, "evaluation": {"every_steps": 305}}
     return dict(job)
 
 
@@ -122,13 +123,23 @@ def _process(command: list[object], **options: object) -> Iterator[subprocess.Po
 
 def _break(jobs: JobClient, folder: Path) -> None:
     """Causes three faults, each after some steps, and waits after each until the job trains again."""
-    _until(jobs, lambda job: _step(job) > STEPS * 0.2)
-    os.kill(_pid(folder, 3), signal.SIGKILL)
-    _until(jobs, lambda job: job.status.attempt == 2 and _step(job) > STEPS * 0.4)
-    os.kill(_pid(folder, 1), signal.SIGSTOP)
-    _until(jobs, lambda job: job.status.attempt == 3 and _step(job) > STEPS * 0.6)
-    jobs.transport.request("DELETE", "/api/v1/namespaces/default/pods/reviews-1")
-    _until(jobs, lambda job: job.status.attempt == 4 and _step(job) > STEPS * 0.75)
+    pod = "/api/v1/namespaces/default/pods/reviews-1"
+    faults: list[Callable[[], object]] = [
+        lambda: os.kill(_pid(folder, 3), signal.SIGKILL),
+        lambda: os.kill(_pid(folder, 1), signal.SIGSTOP),
+        lambda: jobs.transport.request("DELETE", pod),
+    ]
+    attempt = 0
+    for share, fault in zip((0.2, 0.4, 0.6), faults, strict=True):
+        # Ranks that join after a fault begin another attempt.
+        _until(jobs, partial(_is_beyond, attempt, share))
+        attempt = jobs.get("reviews").status.attempt
+        fault()
+    _until(jobs, partial(_is_beyond, attempt, 0.75))
+
+
+def _is_beyond(attempt: int, share: float, job: TrainingJob) -> bool:
+    return job.status.attempt > attempt and _step(job) > STEPS * share
 
 
 def _slowed(folder: Path, work: Callable[[], None]) -> None:

@@ -149,7 +149,6 @@ class FakeDashboard:
         return web.json_response({
             "mode": "cluster", "user": "alice@example.com", "cluster": "https://k8s.example.com:6443",
             "namespace": "research", "allNamespaces": self.all_namespaces, "history": self.history, "version": "0.1.0",
-            "historyProblem": None if self.history else "This dashboard has no history.",
         })  # fmt: skip
 
     async def jobs(self, request: web.Request) -> web.StreamResponse:

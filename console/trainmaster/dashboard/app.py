@@ -120,7 +120,6 @@ class Dashboard:
 
     async def _viewer(self, request: web.Request) -> web.Response:
         viewer, settings = viewer_of(request), self._settings
-        problem = await viewer.history_problem()
         return answer(
             {
                 "mode": settings.mode,
@@ -128,8 +127,7 @@ class Dashboard:
                 "cluster": settings.server.address,
                 "namespace": settings.namespace,
                 "allNamespaces": await viewer.access.allows(*seeing(None)),
-                "history": problem is None,
-                "historyProblem": problem,
+                "history": await viewer.has_history(),
                 "version": __version__,
             }
         )

@@ -97,8 +97,8 @@ class JobPage:
             parts = [self._latest.send_to(stream)]
             if not self._is_gone:
                 parts += [self._follow(), self._look_at_pods(), self._look_at_attempts()]
-                parts += [self._repeat(self._look_at_events, RETRY_SECONDS)]
                 parts += [self._repeat(self._look_at_rights, BROKEN_SECONDS)]
+                parts += [self._repeat(self._look_at_events, RETRY_SECONDS)]
                 parts += [self._repeat(self._look_at_ranks, BROKEN_SECONDS)]
                 parts += [self._repeat(self._look_at_operator, RETRY_SECONDS)]
             await first_to_end(*parts)

@@ -90,16 +90,16 @@ class Viewer:
     history_silent_since: float | None = None
     is_over: bool = False
 
-    async def history_problem(self) -> str | None:
-        """Returns why there is no history; None if there is one, also if it refuses the viewer or doesn't answer."""
+    async def has_history(self) -> bool:
+        """Returns whether there is a history, even if it refuses the viewer, or doesn't answer now."""
         if self.history is None:
-            return "This dashboard has no history, which keeps deleted jobs (docs/history.md)."
+            return False
         try:
             async with asyncio.timeout(HISTORY_SECONDS):
                 await self.history.jobs(limit=1)
         except (ClientError, TimeoutError) as error:
-            return str(error) if isinstance(error, NoHistory | NoWay) else None
-        return None
+            return not isinstance(error, NoHistory | NoWay)
+        return True
 
     async def recorded_jobs(self, namespace: str | None) -> Mapping[str, Any]:
         """Returns the history's jobs. Raises ClientError; the message says since when the history hasn't answered."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page
 
+from tests.dashboard_pages import troubled
 from tests.dashboard_pages.browser import CHROMIUM, MISSING, chromium, new_page
 from tests.dashboard_pages.served import Served
 from tests.dashboard_pages.server import FakeDashboard
@@ -23,8 +24,10 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Served]:
-    """Serves a dashboard with a thousand jobs that no test changes."""
-    served = Served(FakeDashboard(seconds=0.25, batch=200))
+    """Serves a dashboard with a thousand jobs that no test changes, and two in trouble."""
+    dashboard = FakeDashboard(seconds=0.25, batch=200)
+    troubled.add(dashboard)
+    served = Served(dashboard)
     yield served
     served.stop()
 

@@ -31,6 +31,9 @@ VIEWS = {
     "deleted": ("/?deleted=1&phase=Deleted", ".rows .deleted"),
     "none": ("/?q=nothing-is-called-so", ".empty h2"),
     "job": (SURVIVOR, ".heat canvas[aria-label]"),
+    "hangs": (f"/jobs/research/{troubled.HANGS}", ".trouble"),
+    "loops": (f"/jobs/research/{troubled.LOOPS}", "#failure-19"),
+    "compared": (f"{SURVIVOR}#with=speech/gone-1/uid-gone-1&metrics=loss", ".jobs-key a"),
     "logs": (f"{SURVIVOR}#tab=logs", ".log-line .said"),
     "workers": (f"{SURVIVOR}#tab=workers", "tbody tr"),
     "evidence": (f"{SURVIVOR}#tab=evidence", "[role=tabpanel] summary"),
@@ -126,9 +129,9 @@ def test_filters_search_and_order_are_in_the_url(page: Page, shared: Served) -> 
 def test_a_thousand_rows_are_those_in_sight(page: Page, shared: Served) -> None:
     page.goto(shared.url)
     page.locator(".rows .job-row").first.wait_for()
-    expect(page.get_by_role("table", name="Jobs")).to_have_attribute("aria-rowcount", "1004")
+    expect(page.get_by_role("table", name="Jobs")).to_have_attribute("aria-rowcount", "1006")
     page.keyboard.press("End")
-    expect(page.locator(".rows [aria-rowindex='1004']")).to_be_in_viewport()
+    expect(page.locator(".rows [aria-rowindex='1006']")).to_be_in_viewport()
     assert page.locator(".rows .job-row").count() < 50
     page.keyboard.press("Home")
     expect(page.locator(".rows [aria-rowindex='2']")).to_be_in_viewport()
@@ -256,7 +259,7 @@ def test_attempts_failures_and_time_are_on_the_timeline(page: Page, shared: Serv
 def test_the_time_that_a_job_waits_is_counted_before_it_is_booked(page: Page, shared: Served) -> None:
     page.goto(f"{shared.url}/jobs/vision/vit-huge-waits")
     expect(page.locator(".spent .card-head")).to_contain_text(
-        re.compile(r"300 ms in all, last [67] min .*not accounted")
+        re.compile(r"300 ms in all, last \d+ min .*not accounted")
     )
     bar, part = page.locator(".spent-bar").bounding_box(), page.locator(".spent-bar .part").bounding_box()
     assert bar is not None and part is not None
@@ -373,12 +376,11 @@ def test_jobs_are_compared_in_one_colour_each(page: Page, shared: Served) -> Non
     assert colours == shown and colours[0] != colours[1]
 
 
-def test_a_hang_is_seen_in_every_view_and_its_seconds_are_counted(page: Page, own: Served) -> None:
-    own.call(troubled.add, own.dashboard)
-    page.goto(f"{own.url}/?phase=In+trouble")
+def test_a_hang_is_seen_in_every_view_and_its_seconds_are_counted(page: Page, shared: Served) -> None:
+    page.goto(f"{shared.url}/?phase=In+trouble")
     expect(page.locator(".rows .job-row")).to_have_count(2)
     row = page.locator(".job-row", has=page.get_by_role("link", name=troubled.HANGS))
-    expect(row.locator(".sentence")).to_contain_text(re.compile(r"^no step for \d+ s \(a step takes 0\.05 s\)"))
+    expect(row.locator(".sentence")).to_contain_text(re.compile(r"^no step for \d+ (s|min.*) \(a step takes 0\.05 s\)"))
     expect(row.locator(".eta")).to_have_text("")
     row.get_by_role("link").click()
     expect(page.locator(".trouble")).to_contain_text(f"(a step takes 0.05 s): {troubled.STALL}")
@@ -388,9 +390,8 @@ def test_a_hang_is_seen_in_every_view_and_its_seconds_are_counted(page: Page, ow
     expect(page.get_by_role("button", name="Suspend")).to_be_hidden()
 
 
-def test_failures_alike_are_one_entry(page: Page, own: Served) -> None:
-    own.call(troubled.add, own.dashboard)
-    page.goto(f"{own.url}/jobs/research/{troubled.LOOPS}")
+def test_failures_alike_are_one_entry(page: Page, shared: Served) -> None:
+    page.goto(f"{shared.url}/jobs/research/{troubled.LOOPS}")
     entries = page.locator(".failures li")
     expect(entries).to_have_count(3)
     expect(entries.first).to_contain_text("ValueError: sample 4041 has no label 21 times")
@@ -411,7 +412,7 @@ def test_empty_charts_say_why(page: Page, own: Served) -> None:
     own.dashboard.pages[survivor.UID] = {"job": {}}
     own.dashboard.fleet.rows[survivor.UID] |= {"notice": notice}
     page.goto(own.url + SURVIVOR)
-    expect(page.get_by_text(notice)).to_have_count(3)
+    expect(page.locator("main").get_by_text(notice)).to_have_count(3)
 
 
 def test_logs_are_found_and_wait_for_who_scrolls_up(page: Page, own: Served) -> None:
@@ -572,7 +573,7 @@ def test_who_has_no_job_learns_how_to_make_one(page: Page, own: Served) -> None:
 def test_without_a_history_the_choice_of_deleted_jobs_says_why(page: Page, own: Served) -> None:
     own.dashboard.history = False
     page.goto(own.url)
-    expect(page.get_by_label("with deleted jobs: This dashboard has no history.")).to_be_disabled()
+    expect(page.get_by_label(re.compile("with deleted jobs: This dashboard has no history"))).to_be_disabled()
 
 
 def test_who_may_read_one_namespace_chooses_it(page: Page, own: Served) -> None:

@@ -16,7 +16,7 @@
 
 import { ask, launch, listen, Refused } from "./api.js";
 import { h, text } from "./dom.js";
-import { stale } from "./format.js";
+import { clock } from "./format.js";
 import { signIn } from "./signin.js";
 
 const VIEWS = {
@@ -103,7 +103,7 @@ function connection(stands, sentence = "The dashboard doesn't answer.") {
     return;
   }
   lostAt ||= Date.now() / 1000;
-  text(banner, `${stale(sentence, lostAt)} It is reconnecting …`);
+  text(banner, `${sentence} The page shows the state of ${clock(lostAt)}. It is reconnecting …`);
   // Most streams are reconnected before the viewer needs to know.
   losing ||= setTimeout(() => { banner.hidden = false; }, 1000);
 }

@@ -2,7 +2,7 @@
 
 import uPlot from "/page/vendor/uplot.js";
 import { attribute, colour, h, keyed, text } from "./dom.js";
-import { INCREMENTS, clock, clockOnly, duration, figure, known, tick, unitOf, whole } from "./format.js";
+import { INCREMENTS, clockOnly, dayClock, duration, figure, known, tick, unitOf, whole } from "./format.js";
 import { smoothed } from "./series.js";
 
 const HEIGHT = 150;
@@ -104,7 +104,7 @@ export function makeChart(view) {
   /** Returns the labels of places on the horizontal axis that are `every` apart. */
   function labels(u, splits, axis, space, every) {
     const days = u.scales.x.max - u.scales.x.min > 86_400;
-    return splits.map((at) => (view.x === "step" ? whole(at) : view.x === "seconds" ? duration(at) : days ? clock(at) : clockOnly(at).slice(0, every < 60 ? 8 : 5)));
+    return splits.map((at) => (view.x === "step" ? whole(at) : view.x === "seconds" ? duration(at) : days ? dayClock(at) : clockOnly(at).slice(0, every < 60 ? 8 : 5)));
   }
 
   /** Shows the values under the cursor, or the newest ones. */

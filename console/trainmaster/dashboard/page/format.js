@@ -85,8 +85,10 @@ export function seconds(time) {
 export function clock(at) {
   if (!known(at)) return UNKNOWN;
   const date = new Date(at * 1000);
-  return date.toDateString() === new Date().toDateString() ? CLOCK.format(date) : DAY.format(date);
+  return date.toDateString() === new Date().toDateString() ? CLOCK.format(date) : dayClock(at);
 }
+
+export const dayClock = (at) => DAY.format(new Date(at * 1000));
 
 export const clockOnly = (at) => CLOCK.format(new Date(at * 1000));
 
@@ -101,7 +103,7 @@ export function roundTimes(from, to, most) {
   const zone = new Date(from * 1000).getTimezoneOffset() * 60;
   const ticks = [];
   for (let at = Math.ceil((from - zone) / every) * every + zone; at <= to; at += every)
-    ticks.push([at, every >= 86_400 ? DATE.format(at * 1000) : to - from > 86_400 ? clock(at) : clockOnly(at).slice(0, every < 60 ? 8 : 5)]);
+    ticks.push([at, every >= 86_400 ? DATE.format(at * 1000) : to - from > 86_400 ? dayClock(at) : clockOnly(at).slice(0, every < 60 ? 8 : 5)]);
   return ticks;
 }
 
@@ -118,9 +120,6 @@ export function brief(seconds) {
   const words = duration(seconds);
   return /^\d\d/.test(words) ? words.split(" ", 2).join(" ") : words;
 }
-
-/** Adds to a sentence about a problem since when the page is out of date. */
-export const stale = (sentence, since) => `${sentence} The page shows the state of ${clock(since)}.`;
 
 export const count = (number, one, many = `${one}s`) => `${whole(number)} ${number === 1 ? one : many}`;
 

@@ -5,7 +5,6 @@ import { isPageKey } from "./app.js";
 import { h, onFrame, text } from "./dom.js";
 import { details } from "./details.js";
 import { evidence } from "./evidence.js";
-import { stale } from "./format.js";
 import { header } from "./header.js";
 import { logs } from "./logs.js";
 import { overview } from "./overview.js";
@@ -121,7 +120,7 @@ export function show(main, { namespace, job: name, uid, viewer, signal, go }) {
     job: (found) => { Object.assign(state, found, { gone: false }); note.hidden = true; render(); },
     ...Object.fromEntries(["pods", "attempts", "ranks", "events"].map((name) => [name, (found) => { state[name] = found; render(); }])),
     gone: () => { Object.assign(state, { gone: true, goneAt: Date.now() / 1000, live: false }); render(); },
-    problem: ({ sentence, since = Date.now() / 1000 }) => note.hidden && say(stale(sentence, since)),
+    problem: ({ sentence }) => say(sentence),
     refused: (sentence) => {
       // If no history has the deleted job, the page keeps showing it.
       if (state.gone) return;

@@ -5,10 +5,11 @@ import { isPageKey } from "./app.js";
 import { COLUMNS, recordedRow } from "./columns.js";
 import { announce, attribute, button, h, icon, keyed, onFrame, text } from "./dom.js";
 import { Filters, TROUBLE } from "./filters.js";
-import { PHASES, count, stale } from "./format.js";
+import { PHASES, count } from "./format.js";
 import { Rows } from "./rows.js";
 import { command } from "./signin.js";
 
+const NO_HISTORY = "This dashboard has no history, which keeps deleted jobs (docs/history.md).";
 const ROW = 45;
 const PHONE_ROW = 84;
 const PHONE = matchMedia("(max-width: 760px)");
@@ -47,7 +48,7 @@ export function show(main, { viewer, signal, go }) {
     h("h1.visually-hidden", "Jobs"),
     h("div.filters", {},
       h("div.search", icon("search"), search), namespaces, sorts,
-      h("label.switch", { title: viewer.historyProblem }, withDeleted, "with deleted jobs", viewer.historyProblem && h("span.visually-hidden", `: ${viewer.historyProblem}`)), chips),
+      h("label.switch", { title: viewer.history ? null : NO_HISTORY }, withDeleted, "with deleted jobs", !viewer.history && h("span.visually-hidden", `: ${NO_HISTORY}`)), chips),
     note, table, empty);
 
   const rows = new Rows({ host, height: PHONE.matches ? PHONE_ROW : ROW, key: (row) => row.uid, make: makeRow, fill: fillRow });
@@ -227,7 +228,7 @@ export function show(main, { viewer, signal, go }) {
         problem = "";
         render();
       },
-      problem: ({ sentence, since = Date.now() / 1000 }) => { problem ||= stale(sentence, since); render(); },
+      problem: ({ sentence }) => { problem = sentence; render(); },
       // A viewer who has lost the right sees no rows.
       refused: (sentence) => { [jobs, deleted, problem, loaded] = [new Map(), new Map(), sentence, true]; render(); },
     }, ends);

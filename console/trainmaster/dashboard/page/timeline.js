@@ -18,7 +18,7 @@ export function timeline() {
   const older = h("ol.failures");
   const folded = h("details", h("summary.muted"), older);
   const summary = h("span.muted");
-  const element = h("section.card.timeline", { "aria-labelledby": "timeline-title" },
+  const element = h("section.card.timeline", { hidden: true, "aria-labelledby": "timeline-title" },
     h("div.card-head", h("h2", { id: "timeline-title" }, "Attempts"), summary), h("div.time-box", marks, line, ticks), newest, folded);
 
   function update({ row, attempts, live, gone, goneAt }) {
@@ -69,8 +69,9 @@ export function timeline() {
     } }, icon("Failed"), h("span")), (mark, { all, from: at }) => {
       mark.style.left = `${at * 100}%`;
       mark.classList.toggle("counted", all.some((one) => one.failure.counted !== false));
-      text(mark.lastChild, all.length > 1 ? `${all[0].attempt}–${all.at(-1).attempt}` : all[0].attempt);
-      const words = all.length > 1 ? `${count(all.length, "failure")}, of attempts ${all[0].attempt} to ${all.at(-1).attempt}. The last: ${cause(all.at(-1).failure)}`
+      const which = all.length > 1 ? `${all[0].attempt}–${all.at(-1).attempt}` : all[0].attempt;
+      text(mark.lastChild, which);
+      const words = all.length > 1 ? `Attempts ${which} failed. The last: ${cause(all.at(-1).failure)}`
         : `Attempt ${all[0].attempt} failed: ${culprit(all[0].failure)}. ${cause(all[0].failure)}`;
       attribute(mark, "aria-label", words);
       attribute(mark, "title", words);
