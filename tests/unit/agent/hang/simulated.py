@@ -54,7 +54,7 @@ class Phase:
 
 
 def steps(seconds: float, count: int, chance: random.Random) -> Iterator[Phase]:
-    """Yields steps whose durations differ a little, and rarely a lot; several at once if an agent can't tell them apart."""
+    """Yields steps whose durations differ a little, and rarely a lot; several together if an agent sees them so."""
     together = max(1, round(POLL_SECONDS / seconds))
     for _ in range(-(-count // together)):
         slow = 3.0 if chance.random() < 0.001 else 1.0
