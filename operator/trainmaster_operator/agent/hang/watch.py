@@ -153,8 +153,9 @@ class RankWatch:
         return self.observation.words.get(rank - self._first) == "ready"
 
     def _collect(self, use: str, ranks: Sequence[RankProcess], collected: Collected, now: Now) -> CollectedEvidence:
-        # Whether ranks are active only counts in a stall.
-        least_seconds = WINDOW_SECONDS if use in ("stall", "notice") else 0.0
+        # Only a learnt limit depends on whether ranks are active, which takes a while to measure.
+        is_measured = use == "notice" or (use == "stall" and self._settings.learns_progress)
+        least_seconds = WINDOW_SECONDS if is_measured else 0.0
         self._sample(now)
         evidence = CollectedEvidence(self._run.folder, ranks, now.steady, least_seconds)
         self._pending[use] = evidence, collected

@@ -109,7 +109,8 @@ class Usual:
     def add(self, section: str, seconds: float) -> None:
         """Learn from a silence of a rank in a section, after the rank's first step."""
         durations = self._sections.setdefault(section, Durations())
-        if durations.count >= LEARNT and seconds > self.limits(section).notice:
+        # The cheap comparison comes first, because this is called four times a second.
+        if durations.count >= LEARNT and seconds > NOTICE_SECONDS and seconds > self.limits(section).notice:
             beyond = self._beyond.setdefault(section, [])
             beyond.append(seconds)
             if len(beyond) < CHANGED:
