@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.processes.agent.agents import Job, Stream
+from tests.processes.agent.agents import AGENT, Job, Stream
 from trainmaster.client.diagnosis.endings import read_ending
+from trainmaster_operator.agent.build import zipapp_bytes
+from trainmaster_operator.rendering import AgentConfigMap
+from trainmaster_operator.rendering.agent_source import agent_command, config_map_name
 
 ROOT = Path(__file__).parents[2]
 # Variables by which the device and its libraries are found on some machines.
@@ -49,6 +54,13 @@ for step in range(1, 100):
     total = values.sum().item()
     heartbeat(step)
 """
+# Rank 1 stops after 200 steps of about 20 ms, so its agent has learnt how long a step takes.
+LEARNT = (
+    ASLEEP.replace("range(1, 100)", "range(1, 10000)")
+    .replace("step == 20 ", "step == 200 ")
+    .replace("    dist.all_reduce(values)\n", "    time.sleep(0.02)\n    dist.all_reduce(values)\n")
+)
+RAISED = LEARNT.replace("        read_a_batch_for_ever()", "        raise ValueError(f'at {time.time()}')")
 ASSERTED = """
 table = torch.nn.Embedding(10, 8).cuda()
 total = table(torch.tensor([3, 100], device="cuda")).sum()
@@ -73,25 +85,37 @@ dist.all_reduce(torch.ones(8, device="cuda"))
 
 
 @pytest.fixture
+def zipapp(job: Job) -> list[str]:
+    """Returns the command of a pod whose agent, with its library, comes from a ConfigMap."""
+    path = job.folder / "agent.pyz"
+    path.write_bytes(zipapp_bytes())
+    return [sys.executable, *agent_command(AgentConfigMap(config_map_name(zipapp_bytes())))[1:4], str(path)]
+
+
+@pytest.fixture
 def job(tmp_path: Path) -> Iterator[Job]:
     made = Job(tmp_path, f"127.126.{os.getpid() % 250}")
     yield made
     made.end()
 
 
-def failed(job: Job, script: str, ranks: int = 1) -> tuple[dict[str, Any], dict[int, dict[str, Any]]]:
-    """Run a script on this many workers; returns the first report of a failure, and the ranks' evidence of a stall."""
+def start(
+    job: Job, script: str, ranks: int, limits: Mapping[str, str] | None = None, agent: Sequence[str] = AGENT
+) -> Stream:
+    """Run a script on this many workers."""
     path = job.folder / "train.py"
     path.write_text(BEGIN + script)
     variables = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
-    variables |= {
-        "PYTHONPATH": f"{ROOT / 'images/trainer'}:{ROOT / 'operator'}",
-        "TRAINMASTER_PROGRESS_TIMEOUT": "2",
-        "TRAINMASTER_FIRST_STEP_TIMEOUT": "100",
-    }
-    agents = [job.agent(worker).start(sys.executable, str(path), **variables) for worker in range(ranks)]
+    variables |= {"PYTHONPATH": f"{ROOT / 'images/trainer'}:{ROOT / 'operator'}", **(limits or {})}
+    agents = [job.agent(worker, **variables).start(sys.executable, str(path), agent=agent) for worker in range(ranks)]
     job.annotate(job.assignment(1, range(ranks)))
-    stream = Stream(agents[0])
+    return Stream(agents[0])
+
+
+def failed(job: Job, script: str, ranks: int = 1) -> tuple[dict[str, Any], dict[int, dict[str, Any]]]:
+    """Run a script on this many workers; returns the first report of a failure, and the ranks' evidence of a stall."""
+    limits = {"TRAINMASTER_PROGRESS_TIMEOUT": "2", "TRAINMASTER_FIRST_STEP_TIMEOUT": "100"}
+    stream = start(job, script, ranks, limits)
     evidence: dict[int, dict[str, Any]] = {}
     while True:
         line = stream.until(
@@ -121,6 +145,26 @@ def test_a_rank_that_waits_in_item_for_a_collective_is_not_the_one_that_hangs(jo
     assert evidence[0]["collective"] == evidence[1]["collective"] + 1
     for agent in job.agents.values():
         assert "preparing to dump" not in agent.output()
+
+
+def test_people_learn_in_seconds_which_rank_the_others_wait_for(job: Job) -> None:
+    stream = start(job, LEARNT, 2)
+    stall = stream.until(lambda line: line["type"] == "stall", 90)
+    print(f"stall after {time.time() - stall['since']:.1f} s: {stall}")
+    assert stall["rank"] == 1 and stall["usualSeconds"] < 1, stall
+    assert stall["message"].startswith("rank 1 is at train.py:"), stall
+    assert "in read_a_batch_for_ever" in stall["message"], stall
+    assert stall["restartSeconds"] > 5, stall
+    stream.close()
+
+
+def test_an_exception_beside_nccl_is_reported_as_it_is_raised(job: Job, zipapp: list[str]) -> None:
+    stream = start(job, RAISED, 2, agent=zipapp)
+    report = stream.until(lambda line: (line.get("report") or {}).get("state") == "Failed", 90)["report"]
+    raised = re.search(r"ValueError: at ([0-9.]+)", report["error"])
+    assert raised is not None and report["rank"] == 1, report
+    print(f"reported {time.time() - float(raised[1]):.3f} s after the exception")
+    stream.close()
 
 
 @pytest.mark.parametrize(
