@@ -40,7 +40,7 @@ from trainmaster_operator.agent.process.rank_processes import RankStarts
 from trainmaster_operator.agent.process.run import RunProcesses, problem_of
 from trainmaster_operator.agent.process.setup_line import SetupLine
 from trainmaster_operator.agent.settings import AgentSettings
-from trainmaster_operator.wire.joining import Assigned, Environment, Reported, Watched
+from trainmaster_operator.wire.joining import Assigned, Environment, Gathered, Reported, Watched
 from trainmaster_operator.wire.log_rules import NONE
 from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.stream import OutputLine, Ping, ProgressLine, SystemLine, newest_lines, output_share
@@ -368,7 +368,7 @@ class AgentExecutor:
                 self._complain(str(error))
         elif isinstance(message, OutputLine):
             self._network.leader.keep_output(message)
-        elif not isinstance(message, (Watched, Ping)):
+        elif not isinstance(message, (Watched, Gathered, Ping)):
             self._events.append(message)
 
     def _answer_push(self, body: bytes) -> bytes:

@@ -120,6 +120,15 @@ class Watched(NamedTuple):
         return {"type": "watched", **fields_of(self, "uid")}
 
 
+class Gathered(NamedTuple):
+    """Gathered reports that all workers with ranks in an attempt have joined the leader."""
+
+    attempt: int
+
+    def to_wire(self) -> dict[str, Any]:
+        return {"type": "gathered", "attempt": self.attempt}
+
+
 class Stop(NamedTuple):
     """Stop orders the follower to stop its ranks after a failure: SIGTERM after `after_seconds`, then SIGKILL.
 
@@ -207,7 +216,9 @@ FollowerMessage = Union[
     Modules,
     Ping,
 ]
-LeaderMessage = Union[Assigned, Ack, Watched, Stop, Collect, Hung, Patience, Mismatch, Modules, OutputLine, Ping]
+LeaderMessage = Union[
+    Assigned, Ack, Watched, Gathered, Stop, Collect, Hung, Patience, Mismatch, Modules, OutputLine, Ping
+]
 
 
 def parse_from_follower(data: Mapping[str, Any]) -> FollowerMessage:
@@ -249,6 +260,8 @@ def parse_from_leader(data: Mapping[str, Any]) -> LeaderMessage:
         return Ack(whole_in(data, "attempt"))
     if kind == "watched":
         return Watched(data.get("value") is True, text(data.get("uid"), limits.MAX_UID))
+    if kind == "gathered":
+        return Gathered(whole_in(data, "attempt"))
     if kind == "stop":
         return Stop(
             whole_in(data, "attempt"),

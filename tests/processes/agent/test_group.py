@@ -310,6 +310,17 @@ def test_workers_whose_environments_differ_all_fail_with_the_differing_lines(job
         )
 
 
+def test_programs_start_when_all_workers_are_there(job: Job) -> None:
+    started = [job.agent(worker).start("sh", "-c", RANK, "sh", str(job.folder)) for worker in (0, 1)]
+    job.annotate(job.assignment(1, range(3)))
+    joined(started[0], 2)
+    assert not list(job.folder.glob("rank-*"))
+    job.agent(2).start("sh", "-c", RANK, "sh", str(job.folder))
+    job.annotate(job.assignment(1, range(3)))
+    for rank in range(3):
+        rank_pid(job, rank, 1)
+
+
 def test_a_worker_waits_for_worker_0_and_says_where_it_tried_to_find_it(job: Job) -> None:
     job.hosts_file.write_text(f"{job.address(1)} {job.host(1)}\n")
     agent = job.agent(1, TRAINMASTER_FIRST_STEP_TIMEOUT="1").start("touch", str(job.folder / "ran"))

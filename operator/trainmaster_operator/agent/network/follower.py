@@ -18,7 +18,7 @@ from trainmaster_operator.agent.network.leader import PING_SECONDS, SILENCE_SECO
 from trainmaster_operator.agent.planner.events import LeaderJoined
 from trainmaster_operator.agent.planner.state import NO_ASSIGNMENT, MasterContact, Now
 from trainmaster_operator.wire.assignment import Assignment
-from trainmaster_operator.wire.joining import FollowerMessage, Seen, Watched, parse_from_leader
+from trainmaster_operator.wire.joining import FollowerMessage, Gathered, Seen, Watched, parse_from_leader
 from trainmaster_operator.wire.stream import Ping
 from trainmaster_operator.wire.values import ProtocolError
 
@@ -54,6 +54,8 @@ class Follower:
         """The leader's worker index, which is this worker's own if it leads; None while unknown."""
         self.watched = False
         """Whether an operator watches the leader, if another worker leads."""
+        self.gathered = 0
+        """The newest attempt whose workers have all joined the leader. Without the agents' secret, nobody waits."""
 
     # Knowledge
 
@@ -74,7 +76,7 @@ class Follower:
         """Follow a new assignment; stay with the leader if it is still the first host that answers."""
         before, self._assignment = self._assignment, assignment
         if not self._may_join:
-            self.leader = self._worker
+            self.leader, self.gathered = self._worker, assignment.attempt
             return
         self.send(Seen(assignment.attempt))
         if self._is_old_pod():
@@ -134,6 +136,8 @@ class Follower:
                 # The leader's name still resolves to the old address.
                 self._leave()
                 self._retry_at = now.steady + RETRY_SECONDS[-1]
+        elif isinstance(message, Gathered):
+            self.gathered = max(self.gathered, message.attempt)
         elif not isinstance(message, Ping):
             self._connections.deliver(message)
 

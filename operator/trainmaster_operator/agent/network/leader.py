@@ -66,6 +66,8 @@ class Leader:
         self._present: frozenset[int] = frozenset()
         """The workers that have ranks in the attempt's group."""
         self._assignment_line = b""
+        self.gathered = 0
+        """The newest attempt whose workers have all joined this leader."""
         self._progress = KeptLines(MAX_PROGRESS_BYTES)
         self._evidence = KeptLines(2 * MAX_KEPT_EVIDENCE_BYTES)
         self._outputs: dict[int, bytes] = {}
@@ -117,6 +119,7 @@ class Leader:
         self._assignment_line = json_line(joining.Assigned(assignment.signed or {}).to_wire())
         self._send(tuple(self._workers.by_peer), self._assignment_line)
         self._publish(self._workers.line(self._own))
+        self._gather()
 
     def arrive(self, peer: int, now: Now) -> None:
         """Add a follower's connection; its first line will name the follower."""
@@ -220,8 +223,21 @@ class Leader:
             first.append(self._stop(max(failed, key=lambda report: report.culprit), now.steady))
         if self._modules is not None:
             first.append(self._modules)
+        if self.gathered:
+            first.append(joining.Gathered(self.gathered))
         self._send((peer,), self._assignment_line + b"".join(json_line(message.to_wire()) for message in first))
+        self._gather()
         return True
+
+    def _gather(self) -> None:
+        """Inform all followers once every worker of the attempt's group has joined. Only the exec launcher waits."""
+        if self._settings.launcher != "exec":
+            return
+        attempt, rows = self._assignment.attempt, self._workers.by_worker
+        joined = {worker for worker, row in rows.items() if row is self._own or row.peer is not None}
+        if attempt > self.gathered and self._present <= joined:
+            self.gathered = attempt
+            self._broadcast(joining.Gathered(attempt))
 
     def _apply(self, row: Worker, message: Optional[joining.FollowerMessage], now: Now) -> None:
         """Handle a worker's message, which can only concern that worker."""

@@ -79,7 +79,8 @@ class Network:
         leader = self.follower.leader
         # While the leader is unknown, an operator may be watching it.
         watched = self.leader.is_watched(now.steady) if self.leads else self.follower.watched or leader is None
-        return LeaderContact(leader, watched, self.follower.master)
+        gathered = max(self.follower.gathered, self.leader.gathered if self.leads else 0)
+        return LeaderContact(leader, watched, self.follower.master, gathered)
 
     def tick(self, now: Now) -> None:
         if now.steady >= self.leader.deadline:

@@ -132,7 +132,9 @@ class DeadlinePassed(NamedTuple):
             state = changes.end(state, stopped(changes.current_report(state, now))._replace(error=error), now)
             return changes.stop(state, now, ranks.FAILURE_GRACE)
         preparation, limit = state.preparation, state.settings.startup_timeout
-        if preparation is None or now.steady < preparation.begun_at + limit or may_launch(state, now):
+        # If worker 0 is within reach, exec programs wait for the others. The operator limits this wait.
+        waits_for_all = state.settings.launcher == "exec" and state.contact.master.reached
+        if preparation is None or now.steady < preparation.begun_at + limit or waits_for_all or may_launch(state, now):
             return state
         error = f"worker 0 is not within reach after {limit:g} s: {state.contact.master.problem}"
         return changes.fail(state, changes.failure(state, now, "MasterUnreachable", error), now)

@@ -172,6 +172,9 @@ def may_launch(state: State, now: Now) -> bool:
     if continuing.is_absent(state):
         # Joining ranks need no peers before they are ready.
         return True
+    if state.settings.launcher == "exec":
+        # These programs have no rendezvous that waits for all workers. The operator limits the wait (startupSeconds).
+        return state.contact.gathered >= state.started
     resolved_at = None if state.preparation is None else state.preparation.resolved_at
     patient = resolved_at is None or now.steady < resolved_at + RESOLVED_SECONDS
     return state.contact.master.reached or not patient

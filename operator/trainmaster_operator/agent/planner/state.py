@@ -44,6 +44,8 @@ class LeaderContact(NamedTuple):
     watched: bool = True
     """Whether an operator may be watching the leader; also true while the leader is unknown."""
     master: MasterContact = MasterContact(False, False, "not tried yet")
+    gathered: int = 0
+    """The newest attempt whose workers have all joined the leader."""
 
 
 class SavedReport(NamedTuple):

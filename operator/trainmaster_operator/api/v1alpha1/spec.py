@@ -494,7 +494,7 @@ class JobSpec(SpecModel):
     launcher: Literal["torchrun", "exec"] = Field(
         "torchrun",
         description="torchrun starts processesPerWorker ranks in each worker. exec starts the command once, with the "
-        "environment variables of the ranks.",
+        "environment variables of the ranks, when the agents of all workers have joined.",
     )
     warm_start: WarmStart = Field(default_factory=WarmStart, description="Starts ranks within 0.1 s after a fault.")
     backend: Backend = Field(

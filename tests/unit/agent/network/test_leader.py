@@ -45,7 +45,7 @@ from trainmaster_operator.wire.stream import EvidenceLine, OutputLine, ProgressL
 
 START = 1_000.0
 STREAM = 99
-SETTINGS: Any = SimpleNamespace(worker=0, pod_uid="uid-0", job_uid=JOB_UID, processes=1)
+SETTINGS: Any = SimpleNamespace(worker=0, pod_uid="uid-0", job_uid=JOB_UID, processes=1, launcher="torchrun")
 
 
 def at(seconds: float) -> Now:
@@ -100,6 +100,26 @@ class Table:
 
     def connected(self) -> list[int]:
         return [line.worker for line in self.leader.workers() if line.connected]
+
+
+def gathered(actions: list[Action]) -> list[tuple[int, ...]]:
+    """Returns the followers of each message that all workers have joined."""
+    sent = [action for action in actions if isinstance(action, Send)]
+    return [action.peers for action in sent if '"gathered"' in action.data.decode()]
+
+
+def test_programs_without_a_rendezvous_learn_that_all_workers_have_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SETTINGS, "launcher", "exec")
+    table = Table()
+    assert gathered(table.join(2)) == []
+    assert (gathered(table.join(1)), table.leader.gathered) == ([(20, 10)], 3)
+    # A follower whose connection broke learns it again, and the others go on.
+    table.leader.leave(10)
+    assert table.leader.gathered == 3
+    assert gathered(table.join(1)) == [(10,)]
+    # All are connected when the next attempt opens, but not after the next one grows.
+    assert (gathered(table.assign(3, 4)), table.leader.gathered) == ([(20, 10)], 4)
+    assert (gathered(table.assign(4, 5)), table.leader.gathered) == ([], 4)
 
 
 def failed(worker: int, **fields: Any) -> Report:

@@ -136,6 +136,18 @@ def test_they_start_a_moment_after_its_name_is_known_though_it_is_silent(known_b
     assert len(agent.wait(0.01).all(actions.Launch)) == 1
 
 
+@pytest.mark.parametrize(("contact", "seconds"), [(FAR, 29), (RESOLVED, 29), (WATCHED, 600)])
+def test_programs_without_a_rendezvous_start_when_all_workers_have_joined(
+    contact: LeaderContact, seconds: float
+) -> None:
+    variables = {"TRAINMASTER_LAUNCHER": "exec", "TRAINMASTER_FIRST_STEP_TIMEOUT": "30"}
+    agent = Agent(contact=contact, **variables).run().wait(seconds)
+    assert agent.all(actions.Launch) == []
+    assert states(agent)[-1] == (1, "Starting"), "the operator limits the wait"
+    agent.give(events.LeaderContactChanged(WATCHED._replace(gathered=1)))
+    assert len(agent.all(actions.Launch)) == 1
+
+
 def test_a_worker_0_that_nobody_knows_fails_the_attempt_in_the_end() -> None:
     agent = Agent(contact=FAR, TRAINMASTER_FIRST_STEP_TIMEOUT="30").run().wait(30)
     report = agent.all(actions.PublishReport)[-1].report
