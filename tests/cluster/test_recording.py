@@ -20,6 +20,7 @@ from trainmaster_operator.api.records import (
     LogRecord,
     Record,
     SampleRecord,
+    SystemRecord,
     parse_record,
 )
 
@@ -102,6 +103,9 @@ def test_a_jobs_life_is_recorded(cluster: Cluster, tmp_path: Path) -> None:
         last = max((sample for sample in samples if sample.attempt == 2), key=lambda sample: sample.at)
         assert (last.ranks, last.workers) == ((0, 1), (0, 1)) and max(map(float, last.columns["step"] or [0])) > 20
         assert last.columns["step_seconds"] == [0.1, 0.1]
+        systems = [record for record in records if isinstance(record, SystemRecord)]
+        assert {worker for record in systems for worker in record.workers} == {0, 1}
+        assert all(record.columns["memoryLimitBytes"] for record in systems)
         (evidence, *_) = [record for record in records if isinstance(record, EvidenceRecord)]
         assert evidence.attempt == 1 and "lost my way" in evidence.evidence
         logs = {record.worker: record.log.lines for record in records if isinstance(record, LogRecord)}
