@@ -20,7 +20,7 @@ def add(dashboard: FakeDashboard) -> None:
     now = time.time()
     hangs = survivor.row(dashboard.born, now) | {"uid": "uid-hangs", "name": HANGS, "etaSeconds": None}
     stall = {"since": stamp(now - 80), "section": "train", "usualSeconds": 0.05, "rank": 3, "message": STALL}
-    dashboard.add(hangs | {"samplesPerSecond": None, "stall": stall | {"restartAt": stamp(now + 400)}})
+    dashboard.add(hangs | {"samplesPerSecond": None, "failure": None, "stall": stall | {"restartAt": stamp(now + 400)}})
     dashboard.pages["uid-hangs"] = {"job": {"mayChange": False}}
     loops = survivor.row(dashboard.born, now) | {"uid": "uid-loops", "name": LOOPS, "attempt": TIMES + 1}
     last = "ValueError: sample 4711 has no label, at train.py:41 in step"

@@ -84,7 +84,7 @@ export function makeChart(view) {
       cursor: { sync: { key: "curves", scales: ["x", null] }, y: false, points: { size: 6 }, focus: { prox: -1 }, drag: { setScale: false } },
       scales: { x: { time: view.x === "time", range: (_, low, high) => view.range() ?? [low, high] }, y: log ? { distr: 3, range: (_, low, high) => (known(low) ? [low / 1.15, high * 1.6] : [1, 10]) } : { range: (_, low, high) => bounds(low, high, now.zero) } },
       axes: [
-        { ...axis, size: 22, space: 64, values: labels, ...(view.x === "seconds" ? { incrs: INCREMENTS } : {}) },
+        { ...axis, size: 22, space: 56, values: labels, ...(view.x === "step" ? {} : { incrs: INCREMENTS }) },
         { ...axis, size: 52, space: 26, values: (_, splits) => splits.map(tick), ...(log ? { splits: (_, index, low, high) => logTicks(low, high), filter: (_, splits) => splits } : {}) },
       ],
       series: [{}, ...parts.map(({ line, faint }) => ({ stroke: shades.get(line.colour), width: 1.5, points: { show: false }, ...faint }))],
