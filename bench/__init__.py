@@ -8,6 +8,7 @@
 | How long does a restart take with real agents and no cluster? | `agent_restart` |
 | How long from an exception to its report? | `exception` |
 | How long from a rank's launch to its first step, cold and warm? | `warm_ranks` |
+| How soon do people see a hang, is the right rank named, and are there false alarms? | `hangs` |
 | How long until an agent has started, by the form of its file? | `agent_start` |
 | How long from apply to the first rank, and how many writes does the operator send? | `operator_start` |
 | What does a job cost beside a bare StatefulSet of the same program? | `beside_stateful_set` |

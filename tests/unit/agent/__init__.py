@@ -10,9 +10,10 @@
 | `executor` | `test_one_worker`, `test_group` |
 | `hang/evidence` | `hang/test_evidence`, `hang/test_diagnosis`, `test_hangs` |
 | `hang/observation` | `hang/test_observation` |
-| `hang/hung_rank` | `hang/test_hung_rank` |
-| `hang/diagnosis` | `hang/test_diagnosis` |
-| `hang/watch` | `hang/test_diagnosis`, `test_hangs` |
+| `hang/hung_rank` | `hang/test_hung_rank`, `hang/test_notices` |
+| `hang/diagnosis` | `hang/test_diagnosis`, `hang/test_notices`, `hang/test_simulated_days` |
+| `hang/vitals` | `hang/test_vitals`, `test_vitals` |
+| `hang/watch` | `hang/test_diagnosis`, `test_hangs`, `test_stalls` |
 | `http` | `test_network`, `test_server` |
 | `library/lightning_progress` | `test_lightning_progress` |
 | `library/rank_hook` | `processes/agent/test_rank_hook` |
@@ -53,6 +54,7 @@
 | `progress/printed` | `progress/test_sources`, `test_printed_progress` |
 | `progress/recorder` | `progress/test_recorder`, `progress/test_sources`, `trainer/test_progress_counters` |
 | `progress/sources` | `progress/test_sources`, `test_hostile_lines`, `test_parsers` |
+| `progress/usual` | `progress/test_usual`, `hang/test_simulated_days` |
 | `progress/trainer` | `progress/test_trainer`, `test_trainer_server`, `trainer/test_progress_huggingface` |
 | `settings` | `hang/test_observation` |
 | `warm/command` | `warm/test_command` |

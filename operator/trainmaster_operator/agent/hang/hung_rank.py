@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Optional
 
 from trainmaster_operator.agent.process.stacks import threads_of
+from trainmaster_operator.agent.progress.sources import FIRST_STEP_LIMIT
 from trainmaster_operator.agent.progress.usual import ACTIVE_SECONDS, LEARNT_LIMIT
 from trainmaster_operator.wire.ranks import RankState
 
@@ -98,7 +99,11 @@ def classify_stall(ranks: Mapping[int, RankState]) -> Optional[Classification]:
     stopped = [rank for rank, state in ranks.items() if is_stopped(state)]
     if stopped:
         return _named(max(stopped, key=lambda rank: ranks[rank].silent_seconds or 0.0), ranks)
-    patience = max(_patience(ranks.values(), min(map(_most_steps, late))), default=0.0)
+    patient: Iterable[RankState] = ranks.values()
+    if any(state.limit == LEARNT_LIMIT and not state.step for state in late):
+        # An earlier attempt bounds the time to the first step, also of ranks in new pods, which have learnt nothing.
+        patient = [state for state in patient if state.limit != FIRST_STEP_LIMIT]
+    patience = max(_patience(patient, min(map(_most_steps, late))), default=0.0)
     if patience:
         return Classification(-1, "", patience)
     watched = {rank: state for rank, state in ranks.items() if state.silent_seconds is not None}

@@ -122,6 +122,17 @@ def test_a_rank_within_its_own_limit_is_waited_for() -> None:
     assert classified(waiting(), saving._replace(step=8)) == 0.0, "it doesn't wait for rank 1"
 
 
+def test_what_other_workers_have_learnt_bounds_the_first_step_in_a_new_pod() -> None:
+    learnt = quiet(61.0, step=None, section="setup", patient=True)
+    new = learnt._replace(
+        limit="failurePolicy.hang.firstStepSeconds", limit_seconds=1_800.0, place="train.py:3 in load"
+    )
+    found = classify_stall({0: learnt._replace(waits=COLLECTIVE), 1: new._replace(waits=NOTHING)})
+    assert found is not None and (found.rank, found.patience) == (1, 0.0)
+    alone = classify_stall({0: quiet(61.0, step=9), 1: new})
+    assert alone is not None and alone.patience == 1_739.0, "rank 0 isn't at its first step"
+
+
 # A worker
 
 
