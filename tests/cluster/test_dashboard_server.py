@@ -97,7 +97,7 @@ async def test_each_viewer_sees_and_does_what_their_token_may(
 
         for path in ("/api/jobs", "/api/jobs?namespace=kube-system", "/api/jobs/kube-system/train", "/api/nodes"):
             assert (await page.get(path, viewer))[0] == 403, path
-        for path in (scope, where, f"{where}/logs", f"{where}/why", f"{where}/manifest", f"{where}/series"):
+        for path in (scope, where, f"{where}/logs", f"{where}/why", f"{where}/manifest", f"{where}/metrics"):
             assert (await page.get(path, nobody))[0] == 403, path
         assert (await page.get(where, viewer[:-3] + "AAA"))[0] == 401
         _, known = await page.get("/api/viewer", viewer)

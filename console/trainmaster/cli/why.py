@@ -55,10 +55,10 @@ def brief(diagnosis: Diagnosis, *, namespaces: bool) -> str:
 def _section(title: str, texts: Sequence[str], width: int | None) -> Iterator[str]:
     if texts:
         yield title
-    for text in texts:
-        yield from wrapped(_line(text), width, first="  ", further="    ")
+    for line in (line for text in texts for line in text.strip().splitlines() if line.strip()):
+        yield from wrapped(_line(line), width, first="  ", further="    ")
 
 
 def _line(text: str) -> str:
-    text = one_line(text.strip("\n").replace("\n", " | "))
+    text = one_line(text.strip())
     return text if len(text) <= MAX_LINE else f"{text[:MAX_LINE]}..."

@@ -13,10 +13,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
-from statistics import median
 from typing import Any
 
 from trainmaster.client.errors import ClientError
@@ -53,9 +51,6 @@ ASKED_JOBS, MOST_BYTES, ASKED_RANKS = 64, 8 * 2**20, 8_192
 MAX_WHY = 300
 # Maximum age of figures from the history on the page (seconds).
 RECENT_SECONDS = 60.0
-# A gap in a curve: how many times the usual distance it exceeds, the number of distances on each side that decide what
-# is usual, the shortest gap, and the shortest one between only two points (seconds).
-GAP_TIMES, AROUND, LEAST_GAP_SECONDS, UNKNOWN_GAP_SECONDS = 4.0, 10, 15.0, 120.0
 
 Pods = Sequence[Mapping[str, Any]]
 MOST_JOBS = 16
@@ -155,44 +150,6 @@ class Figures:
         seen = self._seen.get(uid) or SeenJob()
         found = heat_answer(seen.drawn(HEAT, window), window, columns, figure).to_data()
         return {**found, "leftOut": found["leftOut"] + seen.left_out}
-
-
-def with_gaps(series: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a Series with a point without values in each gap, so that no line is drawn where nothing was seen.
-
-    A gap is a distance of more than GAP_TIMES the usual distance around it. The usual distance differs within a series,
-    because a history keeps older points less densely.
-    """
-    at = series["at"]
-    distances = [later - earlier for earlier, later in pairwise(at)]
-    gaps = [place for place, distance in enumerate(distances) if distance > _longest(distances, place)]
-    if not gaps:
-        return dict(series)
-
-    def widened(values: Sequence[Any], between: Callable[[int], Any]) -> list[Any]:
-        found: list[Any] = []
-        for begin, end in pairwise([0, *(place + 1 for place in gaps), len(at)]):
-            found += values[begin:end]
-            if end < len(at):
-                found.append(between(end - 1))
-        return found
-
-    columns = {name: values for name, values in series.items() if isinstance(values, list)}
-    return {
-        **series,
-        **{name: widened(values, lambda _: None) for name, values in columns.items()},
-        "at": widened(at, lambda place: (at[place] + at[place + 1]) / 2),
-        "attempt": widened(series["attempt"], series["attempt"].__getitem__),
-        "redone": widened(series["redone"], lambda _: False),
-        "timeSpent": {name: widened(values, lambda _: None) for name, values in series["timeSpent"].items()},
-    }
-
-
-def _longest(distances: Sequence[float], place: int) -> float:
-    """Returns the longest distance at a place that isn't a gap, from the distances on both sides."""
-    sides = (distances[max(0, place - AROUND) : place], distances[place + 1 : place + 1 + AROUND])
-    usual = [median(side) for side in sides if side]
-    return max(LEAST_GAP_SECONDS, GAP_TIMES * max(usual)) if usual else UNKNOWN_GAP_SECONDS
 
 
 def _event(job: TrainingJob, **known: Any) -> bytes:

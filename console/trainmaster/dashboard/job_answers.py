@@ -22,7 +22,7 @@ from trainmaster.client.history.reading import FIGURES
 from trainmaster.client.job import TrainingJob, collection_path
 from trainmaster.client.permission import Access
 from trainmaster.dashboard.comparing import AXES, ComparedJob, compared_jobs
-from trainmaster.dashboard.figures import Figures, with_gaps
+from trainmaster.dashboard.figures import Figures
 from trainmaster.dashboard.guards import body_of, viewer_of
 from trainmaster.dashboard.sessions import Viewer, replaced
 from trainmaster.dashboard.shapes import MANIFEST
@@ -86,9 +86,8 @@ class JobAnswers:
         base = "/api/jobs/{namespace}/{name}"
         return [
             web.get(f"{base}/why", _heavy(self._why)),
-            web.get(f"{base}/series", _heavy(self._curves)),
             web.get(f"{base}/metrics", _heavy(self._names)),
-            web.get(f"{base}/curves", _heavy(self._metric_curves)),
+            web.get(f"{base}/curves", _heavy(self._curves)),
             web.get("/api/compare", _heavy(self._compare)),
             web.get(f"{base}/heat", _heavy(self._heat)),
             web.get(f"{base}/export", _heavy(self._export)),
@@ -107,16 +106,13 @@ class JobAnswers:
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    async def _curves(self, request: web.Request) -> web.Response:
-        return answer(with_gaps(await self._series(request)))
-
     async def _names(self, request: web.Request) -> web.Response:
         return answer(await self._drawn(request, *self._asks_for_names()))
 
     def _asks_for_names(self) -> tuple[Recorded, Seen]:
         return (lambda history, *job, uid, **_: history.names(*job, uid=uid), lambda job, _: self._figures.names(job))
 
-    async def _metric_curves(self, request: web.Request) -> web.Response:
+    async def _curves(self, request: web.Request) -> web.Response:
         names, points = names_of(request, "names", MOST_CURVES), _points_of(request)
         found = await self._drawn(
             request,

@@ -59,8 +59,9 @@ async def test_a_job_is_followed_with_its_pods_ranks_and_attempts_until_it_is_de
         attempts = await page.next("attempts")
         assert [(one["attempt"], one["outcome"]) for one in attempts] == [(1, "Failed"), (2, "Starting")]
         assert attempts[0]["failure"]["reason"] == "OOMKilled"
-        _, series = await client.get("/api/jobs/team/bert/series", "alice")
-        assert series["step"][0] == 7 and series["slowestStepSeconds"][0] == 1.1
+        _, curves = await client.get("/api/jobs/team/bert/curves?names=slowestStepSeconds", "alice")
+        (curve,) = curves["curves"]
+        assert curve["step"][0] == 7 and curve["lines"][0]["values"][0] == 1.1
         _, heat = await client.get("/api/jobs/team/bert/heat?columns=1", "alice")
         assert (heat["ranks"], heat["values"]) == ([0, 1], [[0.1, 1.1]])
         status, text = await client.get("/api/jobs/team/bert/export?format=csv", "alice")
@@ -123,7 +124,7 @@ async def test_who_may_not_ask_the_agents_is_told_so_and_sees_nothing_that_other
         async with client.live("/api/jobs/team/bert", "carol") as page:
             ranks = await page.next("ranks")
             assert not ranks["ranks"] and "may not get pods/proxy in namespace team" in ranks["why"]
-        assert (await client.get("/api/jobs/team/bert/series", "carol"))[0] == 403
+        assert (await client.get("/api/jobs/team/bert/curves?names=loss", "carol"))[0] == 403
 
 
 async def test_a_job_that_isnt_there_is_a_sentence() -> None:
@@ -145,7 +146,7 @@ async def test_a_page_of_an_earlier_job_does_nothing_to_the_one_that_has_its_nam
         for action in ("suspend", "resume", "restart", "stacks"):
             status, answer = await client.post(f"/api/jobs/team/bert/{action}?uid=uid-before", "alice")
             assert status == 404 and "another one has its name now" in answer["sentence"], action
-        for question in ("why", "series", "heat", "export"):
+        for question in ("why", "metrics", "heat", "export"):
             assert (await client.get(f"/api/jobs/team/bert/{question}?uid=uid-before", "alice"))[0] == 404, question
         assert api.asked["alice", "patch", JOBS] == 0
         assert (await client.post("/api/jobs/team/bert/suspend?uid=uid-bert", "alice"))[0] == 200
@@ -391,6 +392,6 @@ async def test_what_is_asked_once() -> None:
         assert status == 200 and "workers: 2" in manifest
         assert "managedFields" not in manifest and "status" not in manifest
         assert await client.get("/api/jobs/team/bert/evidence", "alice") == (200, {"items": []})
-        for wrong in ("heat?figure=x", "heat?columns=-1", "series?from=x", "logs?rank=1e3", "heat?columns=9999999"):
+        for wrong in ("heat?figure=x", "heat?columns=-1", "curves?from=x", "logs?rank=1e3", "heat?columns=9999999"):
             status, answer = await client.get(f"/api/jobs/team/bert/{wrong}", "alice")
             assert status == 400 and answer["sentence"], wrong

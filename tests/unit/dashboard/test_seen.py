@@ -9,8 +9,8 @@ import pytest
 
 from tests.processes.dashboard.fake_api import job
 from trainmaster.client import RankMetrics, TrainingJob
-from trainmaster.client.history.answers import Series, columns_of
-from trainmaster.dashboard.figures import MOST_JOBS, MOST_RANKS, MOST_SAMPLES, Figures, with_gaps
+from trainmaster.client.history.answers import columns_of
+from trainmaster.dashboard.figures import MOST_JOBS, MOST_RANKS, MOST_SAMPLES, Figures
 from trainmaster.dashboard.job_page import attempts_of
 from trainmaster.history.drawing import TimeWindow
 
@@ -129,28 +129,3 @@ def test_ranks_that_are_others_at_each_look_are_no_more(clock: list[float]) -> N
     found = made.heat("uid-bert", WHOLE, 240, "stepSeconds")
     assert len(found["ranks"]) == 4 * MOST_RANKS and found["leftOut"] == 16 * MOST_RANKS
     assert {len(values) for values in found["values"]} == {4 * MOST_RANKS}
-
-
-def lined(*at: float) -> dict[str, Any]:
-    """Returns a series with these times, and the number of each point as its loss."""
-    numbers = [float(number) for number in range(len(at))]
-    spent = {"productive": numbers}
-    found = Series.of(at=list(at), attempt=[1] * len(at), loss=numbers, redone=[True] * len(at), timeSpent=spent)
-    return with_gaps(found.to_data())
-
-
-def test_a_curve_has_no_line_where_nothing_was_seen() -> None:
-    found = lined(0, 2, 4, 6, 300, 302, 304)
-    assert found["at"] == [0, 2, 4, 6, 153, 300, 302, 304]
-    assert found["loss"] == found["timeSpent"]["productive"] == [0, 1, 2, 3, None, 4, 5, 6]
-    assert (found["attempt"][4], found["redone"][4], found["step"]) == (1, False, [None] * 8)
-    assert all(len(values) == 8 for values in columns_of(found).values())
-    # Only what came after the last point was read.
-    assert lined(6, 300)["loss"] == [0, None, 1]
-    assert lined(6, 300, 302)["loss"] == [0, None, 1, 2]
-
-
-def test_points_that_are_kept_less_densely_have_no_gaps() -> None:
-    older, old, new = range(0, 3_600, 60), range(3_600, 3_800, 10), range(3_800, 3_900, 2)
-    for at in ([*older, *old, *new], [0, 2, 4, 15, 17], [0, 7], [], [1]):
-        assert lined(*at)["at"] == at
