@@ -68,6 +68,8 @@ export function makeChart(view) {
       attribute(item.children[1], "title", line.title);
     });
     read();
+    // A long legend scrolls, so the keyboard must reach it.
+    attribute(legend, "tabindex", legend.scrollHeight > legend.clientHeight ? 0 : null);
     const [first, last] = [all[0], all.at(-1)];
     const ends = [Math.min, Math.max].map((best) => all.reduce((a, b) => best(a, b), all[0]));
     attribute(host, "aria-label", all.length ? `${found.title}: from ${say(first / unit[0])} to ${say(last / unit[0])}, lowest ${say(ends[0] / unit[0])}, highest ${say(ends[1] / unit[0])}` : `${found.title}: no values`);
