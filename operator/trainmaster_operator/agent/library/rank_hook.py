@@ -9,6 +9,9 @@ process is a rank's own:
   torch take 0.4 s to exit, and functions that are registered with `atexit` may take much longer. All of them still run.
 - `watched PID`: this process has imported torch. `met PID`: it has formed a process group of several ranks, or it has
   imported another library by which ranks meet.
+
+It also makes SIGUSR2 print the stacks of all threads, to the file that the agent reads (`process/stacks`). A program
+can still use the signal itself, because `signal.getsignal` returns the default.
 """
 
 from __future__ import annotations
@@ -33,6 +36,8 @@ _HOOKS = (__name__, "torch", "wandb", "sentry_sdk")
 _OF_LAUNCHERS = ("ChildFailedError", "CalledProcessError")
 """By these exceptions, launchers report that a rank has failed. The rank's own exception is in their output."""
 _MOST_CHARACTERS = 65_536
+_STACKS_DESCRIPTOR = 500
+"""The lowest descriptor for the file of stacks, higher than those that a program uses or expects to get."""
 _TOOLS = ("LD_PRELOAD", "CUDA_INJECTION64_PATH")
 """Tools that these variables load, such as profilers, write their results when the process exits."""
 
@@ -147,8 +152,30 @@ def _watch(c10d: Any) -> None:
     _announce("watched")
 
 
+def _print_stacks_when_asked() -> None:
+    named, rank = os.environ.get("TRAINMASTER_STACKS_FILE"), os.environ.get("RANK")
+    if not named or not rank:
+        return
+    import faulthandler
+    import fcntl
+
+    # Importing `signal` would take a millisecond.
+    from _signal import SIGUSR2  # type: ignore[import-not-found]
+
+    try:
+        opened = os.open(f"{named}.{rank}", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            kept = fcntl.fcntl(opened, fcntl.F_DUPFD_CLOEXEC, _STACKS_DESCRIPTOR)
+        finally:
+            os.close(opened)
+    except OSError:
+        return  # the file can't be made, or the limit of descriptors is too low
+    faulthandler.register(SIGUSR2, file=kept, all_threads=True, chain=False)
+
+
 def _begin() -> None:
     _report_exceptions()
+    _print_stacks_when_asked()
     if any(name in sys.modules for name in _OTHERS):
         return
     if _C10D in sys.modules:
