@@ -125,7 +125,7 @@ def _failed(failure: Mapping[str, Any], error: str, workers: int) -> dict[str, A
         "type": "Failed",
         "status": "True",
         "reason": "MaxRestartsExceeded",
-        "message": f"attempt 1 failed: {message}",
+        "message": f"attempt 1 failed: {whole['message']}",
     }
     counts = {"desired": workers}
     return {"phase": "Failed", "attempt": 1, "conditions": [ended], "failures": [whole], "workers": counts}
@@ -134,8 +134,7 @@ def _failed(failure: Mapping[str, Any], error: str, workers: int) -> dict[str, A
 def _evidence(name: str, raw: Mapping[str, Any]) -> dict[str, Any]:
     failure = raw["failure"]
     report = {"state": "Failed", "reason": failure["reason"], "exitCode": failure["exitCode"], "error": raw["error"]}
-    finished = {str(worker): {"state": "Finished", "exitCode": 0} for worker in raw.get("finished", ())}
-    kept = {"attempt": 1, "failure": dict(failure), "workers": {str(failure["worker"]): report, **finished}}
+    kept = {"attempt": 1, "failure": dict(failure), "workers": {str(failure["worker"]): report}}
     text = json.dumps(kept | {"ranks": raw.get("ranks", {})})
     metadata = {"name": f"{name}-evidence", "namespace": NAMESPACE}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"attempt-1.json": text}}

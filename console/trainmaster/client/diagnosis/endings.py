@@ -58,8 +58,13 @@ _ENDINGS: tuple[tuple[str, str, str, str], ...] = (
     (r"(?:ImportError|OSError): \S*?([\w.-]+?)(?:\.cpython\S*|\.abi3)?\.so\S*: undefined symbol: \S*", "PackagesDiffer",
      "can't load {0}, which was built for another version of torch (undefined symbol)",
      "install the package for the image's torch, or build it in the image"),
-    (r"version [`']((?:GLIBC|GLIBCXX|CXXABI)_[\d.]+)' not found", "PackagesDiffer",
-     "can't load a package, because the image's C library is too old for it ({0})",
+    (r"Could not load library (lib[\w.+-]+?)\. Error: (/\S+?): (?:undefined symbol|symbol )|"
+     r"symbol lookup error: (\S+?): undefined symbol", "PackagesDiffer",
+     "can't load {0}, which doesn't fit the libraries beside it: {1}",
+     "let LD_LIBRARY_PATH have no other CUDA libraries than those that torch brings"),
+    (r"version [`']((?:GLIBC|GLIBCXX|CXXABI)_[\d.]+)' not found"
+     r"(?: \(required by (?:\S*/)?([\w-]+)\S*\))?", "PackagesDiffer",
+     "can't load a package, because the image's C library is too old for it ({0}): {1}",
      "use an image with a newer base, or build the package in the image"),
     (r"compiled using NumPy (1\.x) cannot be run in|numpy\.dtype size changed|Numpy is not available", "PackagesDiffer",
      "can't load a package that was built for another numpy",
@@ -75,6 +80,9 @@ _ENDINGS: tuple[tuple[str, str, str, str], ...] = (
      r"forward compatibility was attempted on non supported HW", "DriverMismatch",
      "can't use its GPU: the node's NVIDIA driver and its library have different versions",
      "restart the node, because its driver was updated while it ran"),
+    (r"You requested (?i:gpus?): (\[[^\]\n]*\])\s+But your machine only has: (\[[^\]\n]*\])", "NoGpu",
+     "asks for the GPUs {0}, and its container has {1}",
+     "let the Trainer use what there is (devices='auto'), and ask for as many GPUs in spec.resources.gpus"),
     (r"(uncorrectable (?:ECC|NVLink) error[^\n]{0,40}|GPU has fallen off the bus|hardware (?:error|failure)|"
      r"unspecified launch failure|NVLink error)", "GpuFault", "found its GPU broken: {0}",
      "check the node's GPU (dmesg, nvidia-smi -q), and keep the job away from it meanwhile: kubectl cordon"),
@@ -142,7 +150,7 @@ _ENDINGS: tuple[tuple[str, str, str, str], ...] = (
      "the file was replaced on the server, or the server was restarted: new pods mount it again"),
     (r"Input/output error(?:: '([^'\n]+)')?", "VolumeBroken", "can't read or write a volume (Input/output error): {0}",
      "check the volume and the node's disk (dmesg)"),
-    (r"\[Errno 24\] Too many open files|Too many open files", "TooManyFiles", "reached the limit of open files",
+    (r"Too many open files|received \d+ items of ancdata", "TooManyFiles", "reached the limit of open files",
      "use fewer data loader workers, torch.multiprocessing.set_sharing_strategy('file_system'), or a higher limit "
      "(ulimit -n, set by the node's container runtime)"),
     (r"can't start new thread|pthread_create failed|\[Errno 11\] Resource temporarily unavailable", "TooManyProcesses",
@@ -187,6 +195,9 @@ _ENDINGS: tuple[tuple[str, str, str, str], ...] = (
      r"client socket has failed to connect to any network address of \(([^,)\s]+)", "WorkersUnreachable",
      "couldn't connect to rank 0 in time ({0})",
      "look at the worker that isn't there, and for a NetworkPolicy between the pods (docs/operating.md)"),
+    (r"HTTPS?ConnectionPool\(host='([^'\n]+)', port=(\d+)\): Max retries exceeded", "HostUnreachable",
+     "can't reach {0} (port {1})",
+     "let pods out (proxy, NetworkPolicy), or have the script do without it, such as with files on a volume"),
     (r"No route to host|Network is unreachable", "NcclNetwork",
      "doesn't reach the other workers over the network",
      "name the interface (spec.interconnect.interface: eth0), and open all ports between the pods "
@@ -197,6 +208,9 @@ _ENDINGS: tuple[tuple[str, str, str, str], ...] = (
     (r"Call to (ibv_\w+) failed(?: with error)? ?([^\n]*)|ibv_\w+ .*failed", "NcclInfiniband",
      "lost InfiniBand (RDMA), in {0}: {1}",
      "check spec.interconnect.rdma and the locked-memory limit, or go without (NCCL_IB_DISABLE=1)"),
+    (r"NET/IB ?: Got completion from peer ([\w.:-]+?)(?:<\d+>)? with (error \d+|status=\S+)", "NcclInfiniband",
+     "lost its InfiniBand connection to {0} ({1}): the link failed, or the rank there ended first",
+     "check the InfiniBand ports of both nodes (ibstat, dmesg), unless another rank ended first"),
     (r"OpType=(\w+),.*?Timeout\(ms\)=(\d+)\d{3}\)", "NcclTimeout",
      "waited for more than {1} s in the collective {0}: another rank didn't take part",
      "look at the rank that is behind; a slow step or a branch that only some ranks take does that"),
@@ -219,8 +233,12 @@ _ENDINGS: tuple[tuple[str, str, str, str], ...] = (
      "uses the same GPU as another rank (ranks {0} and {1}), which NCCL refuses",
      "give each rank a GPU of its own: as many in spec.resources.gpus as in spec.processesPerWorker, and "
      "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))"),
+    (r"Last error: *\n(?:\[rank\d+\]: ?)?Failed to (CUDA (?:malloc|calloc|host alloc)[^\n]*)", "CudaOutOfMemory",
+     "found no GPU memory for the buffers of NCCL ({0})",
+     "use a smaller batch, or fewer channels (NCCL_BUFFSIZE, NCCL_MAX_NCHANNELS)"),
     (r"(nccl(?:InvalidUsage|InvalidArgument|InternalError|UnhandledCudaError|SystemError)): [^\n]*\n"
-     r"(?:\[rank\d+\]: ?)?Last error: *\n(?:\[rank\d+\]: ?)?([^\n]+)", "NcclError", "failed in NCCL ({0}): {1}",
+     r"(?:\[rank\d+\]: ?)?Last error: *\n(?:\[rank\d+\]: ?)?(?![^\n]*by remote peer)([^\n]+)", "NcclError",
+     "failed in NCCL ({0}): {1}",
      "let NCCL print more: set spec.interconnect.debug: INFO"),
     (r"Detected mismatch between collectives on ranks\. ([^\n]{0,200})", "RanksDiffer",
      "found that the ranks called different collectives: {0}",
@@ -230,6 +248,9 @@ _ENDINGS: tuple[tuple[str, str, str, str], ...] = (
     (r"(Expected to have finished reduction in the prior iteration)", "UnusedParameters",
      "found parameters that got no gradient, which DDP waits for in vain (find_unused_parameters)",
      "pass find_unused_parameters=True to DistributedDataParallel, or use all of them in the loss"),
+    (r"Expected to mark a variable ready only once(?:[\s\S]*?Parameter (at index \d+(?: with name \S+)?))?",
+     "ReadyTwice", "marks a parameter ready twice in one backward pass, which DDP doesn't allow ({0})",
+     "with activation checkpointing pass use_reentrant=False; else static_graph=True to DistributedDataParallel"),
     (r"((?:Missing key|Unexpected key|size mismatch)[^\n]{0,160})|Error\(s\) in loading state_dict",
      "CheckpointMismatch", "loads a checkpoint that doesn't fit the model: {0}",
      "load the checkpoint of this model, or train it anew in another spec.checkpoint.path"),
@@ -250,15 +271,19 @@ _ENDINGS: tuple[tuple[str, str, str, str], ...] = (
      r"(?:nan|inf|infinite|non-?finite)\b[^\n]{0,60})", "NotFinite",
      "gave up, because the loss or a gradient became NaN or infinite: {0}",
      "use a smaller learning rate, a warm-up, gradient clipping or bfloat16; look at the batch of that step"),
+    (r"(Current loss scale already at minimum|Minimum loss scale reached[^\n.]*)", "NotFinite",
+     "gave up, because the fp16 gradients overflow at every step: {0}",
+     "use bfloat16, a smaller learning rate or gradient clipping; look at the batch of that step"),
     (r"(?:BackendCompilerFailed|InductorError|torch\._dynamo\.exc\.\w+): [^\n]*\n?((?:\w+Error|\w+Exception): [^\n]+)?",
      "CompileFailed", "failed in torch.compile: {0}",
      "train without torch.compile once (TORCHDYNAMO_DISABLE=1) to see whether the model is right"),
     (r'File "(?:[^"\n]*/)?([^"/\n]+)", (line \d+)\n[^\n]*\n(?:[^\n]*\^[^\n]*\n)?\s*(?:SyntaxError|IndentationError): ',
      "SyntaxError", "can't read {0}, {1}: a syntax error, or syntax that the image's Python is too old for",
      "check the line, and the Python of the image (python --version)"),
-    (r"Connection closed by peer|Connection reset by peer|remote process exited or there was a network error",
-     "PeerLost", "lost its connection to another rank, which ended first or was killed",
-     "look at the other ranks' output: the cause is there"),
+    (r"(?:Call to \w+ from|by remote peer) ([\w.:-]+)|Connection (?:closed|reset) by peer(?: \[([\w.:]+)\])?|"
+     r"remote process exited or there was a network error",
+     "PeerLost", "lost its connection to another rank ({0}), which ended first or was killed, or the network failed",
+     "look at the other ranks' output: the cause is there, unless the network failed"),
     (r"(NCCL error in: [^\n]+)", "NcclError", "failed in NCCL: {0}",
      "let NCCL print more: set spec.interconnect.debug: INFO"),
 )  # fmt: skip
@@ -271,7 +296,7 @@ _NAMED = re.compile(r"(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Interrupt|Diverge
 OF_NODES = frozenset(
     {"DriverTooOld", "DriverMismatch", "NoGpu", "GpuFault", "GpuBusy", "GpuUnsupported", "LibraryMissing", "ClockSkew"}
     | {"NcclNetwork", "NcclInfiniband", "NcclError", "NameResolution", "HubUnreachable", "DiskFull", "VolumeBroken"}
-    | {"WorkersUnreachable", "TooManyProcesses", "PortInUse"}
+    | {"WorkersUnreachable", "HostUnreachable", "TooManyProcesses", "PortInUse"}
 )
 # What stands for a name that the message doesn't contain.
 _UNNAMED = "that it wants"

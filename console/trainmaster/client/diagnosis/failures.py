@@ -16,7 +16,7 @@ from typing import Any
 from trainmaster.client.code.archive import left_out_of
 from trainmaster.client.diagnosis.endings import OF_NODES, Ending, read_ending
 from trainmaster.client.diagnosis.situation import Finding, Situation, Step
-from trainmaster.client.objects import at, items, joined, short, text
+from trainmaster.client.objects import at, items, short, text
 from trainmaster.client.view import plural
 from trainmaster_operator.api.evidence import AttemptEvidence
 from trainmaster_operator.api.reasons import Strength, known_reason
@@ -112,14 +112,14 @@ def _finding(situation: Situation, failure: Failure) -> Finding:
         how = _OF_POD.sub("", message, count=1)
         clause = f"{who} {how}" if how != message else f"{who} was taken away ({reason}): {message}"
         own = "raise its limit of ephemeral-storage in spec.podTemplate.spec.containers, or write to a volume"
-        return found(reason, clause, own if reason == "LimitExceeded" else "")
-    if uneven := _uneven(situation, failure, evidence, log):
-        return found("UnevenRanks", uneven, "give all ranks the same number of steps (drop_last, or a fixed number)")
+        higher = "give it a higher priority (spec.scheduling.priorityClassName)"
+        return found(reason, clause, {"LimitExceeded": own, "Preempted": higher}.get(reason, ""))
     if ending := _ending(failure, evidence, log):
         who = _who(failure, names_node=ending.cause in OF_NODES)
         location = _raised(failure)[1]
         clause = f"{who} {ending.clause}" + (f", at {location}" if location else "")
-        return _ended(situation, ending, who, log, found(ending.cause, clause, ending.remedy))
+        is_certain = ending.cause != "PeerLost"
+        return _ended(situation, ending, who, log, found(ending.cause, clause, ending.remedy, is_certain=is_certain))
     code = failure.exit_code
     if reason == "Signal" or (code is not None and code > 128):
         number = (code or 0) - 128
@@ -155,23 +155,6 @@ def _killed(found: Callable[..., Finding], name: str, who: str, frame: str) -> F
     native = f" (a crash in native code{at_line})" if name in _NATIVE else ""
     usual = "its stack is at the end of its log: the first line of your own code shows the call" if native else ""
     return found("Signal", f"{who} was killed by {name}{native}{means.get(name, '')}", remedies.get(name, usual))
-
-
-def _uneven(situation: Situation, failure: Failure, evidence: AttemptEvidence | None, log: str) -> str:
-    """Returns which workers had finished when a rank failed in a collective, or an empty text."""
-    ending = read_ending(log)
-    lost = failure.reason == "PeerLost" or (ending is not None and ending.cause in ("PeerLost", "NcclTimeout"))
-    if not lost or evidence is None:
-        return ""
-    finished = [worker for worker, report in sorted(evidence.workers.items()) if report.get("state") == "Finished"]
-    if not finished:
-        return ""
-    single = at(situation.job.raw, "spec", "processesPerWorker") in (None, 1)
-    names = joined([f"rank {one}" if single else f"worker {one}" for one in finished])
-    progress = situation.job.status.progress
-    total = f" of {progress.total_steps}" if progress is not None and progress.total_steps else ""
-    where = f"was at step {failure.step}{total}" if failure.step is not None else "still waited for it in a collective"
-    return f"{names} finished while {_who(failure, names_node=False)} {where}"
 
 
 def _raised(failure: Failure) -> tuple[str, str]:

@@ -43,6 +43,8 @@ _PULL = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "ImageInspectError", "InvalidImageName"}
     | {"RegistryUnavailable", "SignatureValidationFailed"}
 )
+# The beginning of an error that the kubelet got from the container runtime.
+_RPC = re.compile(r"^.*rpc error: (?:code = \w+ desc = )?", re.DOTALL)
 _IMAGE = re.compile(r'(?:image|pull) "?([^"\s]+?)"?(?:[:,]? |$)')
 _QUOTED = re.compile(r'"([^"\s]+)"')
 _FORMAT = "exec format error"
@@ -212,6 +214,8 @@ def _pull(source: str, image: str, node: str, reason: str, message: str) -> Find
     for pattern, cause, clause, remedy in _IMAGES:
         if re.search(pattern, f"{reason} {message}", re.IGNORECASE):
             words = clause.format(image=full, node=node, registry=registry, why=why)
+            if cause == "DiskFull":
+                look = Step("the node's conditions and pods", f"kubectl describe node {node}")
             return Finding(cause, words, evidence, (Step(remedy.format()), look))
     return Finding("ImagePull", f"the image {full} can't be pulled: {why or reason}", evidence, (look,))
 
@@ -279,7 +283,9 @@ def _created(situation: Situation, pod: str, message: str, where: str) -> Findin
     if found := _ABSENT.search(message):
         return _absent(situation, found, evidence, "the containers need it")
     if found := _NVIDIA.search(message):
-        clause = f"the node's NVIDIA runtime can't start the container: {short(found[1])}"
+        node = next((text(one, "spec", "nodeName") for one in situation.pods if name_of(one) == pod), "")
+        where = f"node {node}" if node else "the node"
+        clause = f"the NVIDIA runtime of {where} can't start the container: {short(found[1])}"
         steps = (Step("check the node's driver (nvidia-smi)"), _describe(situation, pod))
         return Finding("NvidiaRuntime", clause, evidence, steps)
     if found := _PROGRAM.search(message):
@@ -292,7 +298,7 @@ def _created(situation: Situation, pod: str, message: str, where: str) -> Findin
 def _sandbox(pod: str, node: str, message: str) -> Finding:
     is_network = "network" in message or "cni" in message.lower()
     what = "set up the pod's network" if is_network else "create the pod's sandbox"
-    clause = f"node {node} can't {what}: {short(message.rpartition('rpc error: ')[2])}"
+    clause = f"node {node} can't {what}: {short(_RPC.sub('', message))}"
     steps = (
         Step("report it to the nodes' administrator; meanwhile keep the job away from it", f"kubectl cordon {node}"),
         Step("the node's other problems", f"kubectl describe node {node}"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from trainmaster.client.diagnosis.capacity import read_exclusions, resource_noun
 from trainmaster.client.diagnosis.scheduling import whole_job_finding
@@ -20,6 +21,9 @@ _NEVER = re.compile(
     r"insufficient quota for (\S+) in flavor (\S+?),? "
     r".*?(?:\+ current podset request \(([^)]*)\) )?> maximum capacity(?: \(([^)]*)\))?"
 )
+# Reasons of a flavor that waiting doesn't change. Kueue prints a taint as {key value effect time} or key=value:effect.
+_TAINTED = re.compile(r"untolerated taint (?:\{(\S+) (\S*) (\w+)[^}]*\}|(\S+?)) in flavor ([\w.-]+)")
+_UNSELECTED = re.compile(r"flavor ([\w.-]+) doesn't match node affinity")
 _UNKNOWN = re.compile(r"resource (\S+) unavailable in ClusterQueue")
 _NO_QUEUE = re.compile(r"(LocalQueue|ClusterQueue) (\S+) doesn't exist")
 _INACTIVE = re.compile(r"(LocalQueue|ClusterQueue) (\S+) is inactive")
@@ -70,10 +74,25 @@ def _held(situation: Situation, workload: Object, queue: str, message: str) -> F
     if found := _UNKNOWN.search(message):
         clause = f"the ClusterQueue of {queue} has no quota for {found[1]}, which the job asks for"
         return Finding("QueueTooSmall", clause, evidence, (Step(f"have {found[1]} added to the ClusterQueue"), look))
+    if "insufficient" not in message and (unfit := _unfit(queue, message)):
+        return replace(unfit, evidence=evidence, steps=(*unfit.steps, look))
     if has_condition(workload, "Evicted") or message.startswith("Preempted"):
         reason, said = text(evicted, "reason") or "Preempted", text(evicted, "message") or message
         return _evicted(situation, queue, reason, said, look)
     return _waits(situation, queue, message, look)
+
+
+def _unfit(queue: str, message: str) -> Finding | None:
+    """Returns the finding on a queue none of whose flavors has nodes for the job."""
+    reasons = []
+    for key, value, effect, whole_taint, flavor in _TAINTED.findall(message):
+        taint = whole_taint or f"{key}{'=' if value else ''}{value}:{effect}"
+        reasons.append(f"the nodes of flavor {flavor} have the taint {taint}, which the job doesn't tolerate")
+    reasons += [f"the job's node selector rules out flavor {flavor}" for flavor in _UNSELECTED.findall(message)]
+    if not reasons:
+        return None
+    change = "change spec.podTemplate.spec (tolerations, nodeSelector), or choose another queue; waiting can't help"
+    return Finding("FlavorUnfit", f"no flavor of Kueue's queue {queue} fits it: {joined(reasons)}", (), (Step(change),))
 
 
 def _queue_exists(situation: Situation, queue: str) -> bool:

@@ -10,9 +10,10 @@ from statistics import median
 
 from trainmaster.client.diagnosis.situation import Finding, Situation, Step
 from trainmaster.client.job import worker_index
-from trainmaster.client.objects import name_of, text
+from trainmaster.client.objects import at, condition, items, name_of, text
 from trainmaster.client.view import percent, plural
 from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES
+from trainmaster_operator.wire.values import whole
 
 # A loss is reported only if its share is at least this large, and if the job's total time is at least this long (s).
 LARGE_SHARE, FEW_SECONDS = 0.2, 20.0
@@ -49,6 +50,7 @@ def progress_findings(situation: Situation) -> Iterator[Finding]:
     if situation.job.phase == "Running":
         yield from _straggler(situation)
         yield from _losses(situation)
+        yield from _missing_spares(situation)
         yield _well(situation)
         return
     message = situation.shown_message.rstrip(".") or f"nothing more is known ({situation.shown_reason or 'Unknown'})"
@@ -103,6 +105,25 @@ def _losses(situation: Situation) -> Iterator[Finding]:
     failures = status.failures[:3] if restarted else ()
     evidence += [f"attempt {one.attempt}: {one.reason}: {one.message[:200]}" for one in failures]
     yield Finding(cause, clause, tuple(evidence), (Step(remedy), _status(situation)))
+
+
+def _missing_spares(situation: Situation) -> Iterator[Finding]:
+    """Yields a finding on a job that trains, but has fewer spares than it asks for."""
+    spec, view = situation.job.raw.get("spec"), situation.view
+    wanted = sum(whole(at(each, "spares")) or 0 for each in (spec, *items(spec, "workerGroups")))
+    missing = wanted - (view.spares or 0)
+    if missing <= 0 or view.spares is None:
+        return
+    pods = [pod for pod in situation.pods if condition(pod, "PodScheduled").get("status") == "False"]
+    message = text(condition(pods[0], "PodScheduled"), "message").partition(" preemption:")[0] if pods else ""
+    why = f": pod {name_of(pods[0])} has no node: {message}" if pods else ""
+    lacks = "1 spare isn't up" if missing == 1 else f"{missing} spares aren't up"
+    trains = f"it trains ({view.progress})" if view.progress else "it trains"
+    if pods:
+        look = Step("the scheduler's messages", f"kubectl events --for pod/{name_of(pods[0])} {situation.where}")
+    else:
+        look = Step("its pods", f"kubectl get pods {situation.where} -l trainmaster.dev/job-name={situation.job.name}")
+    yield Finding("SpareMissing", f"{trains}, but {lacks}{why}", (), (look,))
 
 
 def _well(situation: Situation) -> Finding:

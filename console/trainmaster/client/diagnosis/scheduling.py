@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
+from itertools import takewhile
 from operator import attrgetter
 
 from trainmaster.client.diagnosis.capacity import (
@@ -69,7 +70,7 @@ def scheduling_findings(situation: Situation) -> Iterator[Finding]:
     pod, message = _unscheduled(situation)
     exclusions = read_exclusions(message)
     if exclusions is not None:
-        yield _Reading(situation, pod, message, exclusions).finding()
+        yield _preempted(situation, _Reading(situation, pod, message, exclusions).finding())
     elif message and situation.shown_reason in _LACKING:
         if found := whole_job_finding(situation):
             yield replace(found, evidence=(*found.evidence, f"the operator: {message}"))
@@ -77,6 +78,17 @@ def scheduling_findings(situation: Situation) -> Iterator[Finding]:
         clause = f"its pods find no node: {message.rstrip('.')}"
         look = Step("what each node has left", "kubectl describe nodes | grep -A 8 'Allocated resources'")
         yield Finding("Unschedulable", clause, (f"the scheduler: {message}",), (look,))
+
+
+def _preempted(situation: Situation, found: Finding) -> Finding:
+    """Returns the finding with how often pods of higher priority took the nodes of a job that now lacks nodes."""
+    failures = takewhile(lambda failure: failure.reason == "Preempted", situation.job.status.failures)
+    count = sum(failure.count or 1 for failure in failures)
+    if not count:
+        return found
+    often = {1: "", 2: " twice"}.get(count, f" {count} times")
+    clause = f"pods of higher priority have preempted it{often}, and now {found.clause}"
+    return replace(found, clause=clause, steps=(Step("raise spec.scheduling.priorityClassName"), *found.steps))
 
 
 def whole_job_finding(situation: Situation) -> Finding | None:

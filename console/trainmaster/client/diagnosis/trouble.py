@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from trainmaster.client.diagnosis.operators import operator_down_since
 from trainmaster.client.diagnosis.situation import Finding, Situation, Step
 from trainmaster.client.objects import at, joined, name_of, short, text
-from trainmaster.client.view import duration, plural
+from trainmaster.client.view import LOOP_WINDOW, FailureView, duration, plural
 from trainmaster_operator.api import times
 from trainmaster_operator.api.v1alpha1.spec import FailurePolicy
 
@@ -41,7 +41,8 @@ def operator_findings(situation: Situation) -> Iterator[Finding]:
         shown = f": what is shown is from {clock:%H:%M} UTC" if clock else ""
     else:
         old, shown = "", ", so what is shown is out of date"
-    clause = f"no operator has been running{old}{shown}; ranks train on, but nobody restarts them"
+    then = "ranks train on, but nobody restarts them" if job.phase == "Running" else "it gets no further until one runs"
+    clause = f"no operator has been running{old}{shown}; {then}"
     yield Finding("OperatorDown", clause, evidence, step)
 
 
@@ -99,7 +100,8 @@ def _stalled(situation: Situation) -> Finding:
         when = f"at {restart:%H:%M:%S} UTC" + (f" (in {duration(left)})" if left > 0 else "")
         steps.append(Step(f"if this lasts, {then} {when}; spec.{limit} sets another limit"))
     steps.append(Step("restart all ranks now", f"kubectl dtj restart {name}"))
-    return Finding("Stalled", f"{view.stall(situation.now)}{where}", tuple(evidence), tuple(steps))
+    early = ", before its first step" if view.step is None else ""
+    return Finding("Stalled", f"{view.stall(situation.now)}{early}{where}", tuple(evidence), tuple(steps))
 
 
 def _crash_loop(situation: Situation, loop: str) -> Finding:
@@ -120,7 +122,16 @@ def _crash_loop(situation: Situation, loop: str) -> Finding:
     if any(one.attempt == failures[0].attempt for one in situation.evidence):
         newest = f"kubectl dtj evidence {name} --attempt {failures[0].attempt}"
         steps.insert(0, Step("the newest failure", newest))
-    return Finding("CrashLoop", f"its ranks run again, but it has {loop}", tuple(evidence), tuple(steps))
+    recent = [one for one in failures[1:] if one.times(situation.now.timestamp() - LOOP_WINDOW) is not None]
+    other = next((one for one in recent if _kind(one) != _kind(failures[0])), None)
+    also = f"; before that also by {short(other.exception or other.last_line, 200)}" if other is not None else ""
+    clause = f"its ranks run again, but it has {loop.rstrip('.')}{also}"
+    return Finding("CrashLoop", clause, tuple(evidence), tuple(steps))
+
+
+def _kind(failure: FailureView) -> tuple[str, str, str]:
+    """Returns what equal failures have in common."""
+    return failure.reason, failure.exception.partition(":")[0], failure.location
 
 
 def _notice(situation: Situation) -> Finding:

@@ -27,6 +27,12 @@ from trainmaster.client.diagnosis.endings import read_ending
         ("KeyError: 'labels'", "ProgramError", "KeyError: 'labels'"),
         ("[rank3]: ValueError: batch size 3 is no multiple of 2", "ProgramError", "batch size 3"),
         ("mymodule.errors.DataError: no samples\n", "ProgramError", "no samples"),
+        ("symbol lookup error: /a/libnccl.so.2: undefined symbol: x", "PackagesDiffer", "/a/libnccl.so.2"),
+        ("ncclInternalError: x.\nLast error:\nNet : Connection closed by remote peer a-1<5026>", "PeerLost", "(a-1)"),
+        ("NET/IB: Got completion from peer 10.0.0.1<3> with status=12 opcode=0", "NcclInfiniband", "(status=12)"),
+        ("FloatingPointError: Minimum loss scale reached (0.0001). Your loss explodes.", "NotFinite", "(0.0001)"),
+        ("Exception: You requested GPUs: [6, 7]\n But your machine only has: [0]", "NoGpu", "[6, 7], and"),
+        ("HTTPConnectionPool(host='a', port=5000): Max retries exceeded", "HostUnreachable", "a (port 5000)"),
     ],
 )  # fmt: skip
 def test_an_ending_is_named(log: str, cause: str, says: str) -> None:
