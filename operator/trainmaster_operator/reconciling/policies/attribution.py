@@ -65,7 +65,7 @@ _ENDS: Mapping[str, str] = {
 # The agent's last line about a signal, which the message names anyway.
 _KILLED = re.compile(r"killed by (?:SIG\w+|signal \d+)")
 MAX_ERROR_LINES = 3
-MAX_LINE_CHARACTERS = 300
+MAX_LINE_CHARACTERS, MAX_HUNG_CHARACTERS = 300, 800
 
 
 def cause_of(situation: Situation, attempt: int) -> Failure | None:
@@ -108,6 +108,8 @@ def failure_of(situation: Situation, report: Report) -> Failure:
     elif raised is not None:
         place = f", at {raised.location}" if raised.location else ""
         message = f"{raised.exception}{place}; {ended}"
+    elif reason == "Hung" and (hung := _hung_line(report)):
+        message = f"{hung}; {ended}"
     else:
         said = _said(report, reason, keeps_output=keeps_output)
         message = f"{ended}: {said}" if said else ended
@@ -124,6 +126,12 @@ def failure_of(situation: Situation, report: Report) -> Failure:
         location=(raised.location or None) if raised is not None else None,
         failed_at=to_text(situation.now),
     )
+
+
+def _hung_line(report: Report) -> str:
+    """Returns the agent's sentence about a hang, which begins with the rank. It follows the stack and the threads."""
+    lines = (line.strip() for line in reversed(report.error.splitlines()))
+    return next((line[:MAX_HUNG_CHARACTERS] for line in lines if line.startswith(f"rank {report.rank} ")), "")
 
 
 def _said(report: Report, reason: str, *, keeps_output: bool) -> str:
