@@ -271,7 +271,7 @@ _ENDINGS: tuple[tuple[str, str, str, str], ...] = (
      r"(?:nan|inf|infinite|non-?finite)\b[^\n]{0,60})", "NotFinite",
      "gave up, because the loss or a gradient became NaN or infinite: {0}",
      "use a smaller learning rate, a warm-up, gradient clipping or bfloat16; look at the batch of that step"),
-    (r"(Current loss scale already at minimum|Minimum loss scale reached[^\n.]*)", "NotFinite",
+    (r"(Current loss scale already at minimum|Minimum loss scale reached(?: \([^)\n]*\))?)", "NotFinite",
      "gave up, because the fp16 gradients overflow at every step: {0}",
      "use bfloat16, a smaller learning rate or gradient clipping; look at the batch of that step"),
     (r"(?:BackendCompilerFailed|InductorError|torch\._dynamo\.exc\.\w+): [^\n]*\n?((?:\w+Error|\w+Exception): [^\n]+)?",
