@@ -32,6 +32,7 @@ _ENDINGS: tuple[tuple[str, str, str, str], ...] = (
      r"Cuda failure (?:\d+ )?'out of memory'", "CudaOutOfMemory", "ran out of GPU memory",
      "use a smaller batch, gradient accumulation, activation checkpointing, or shard the model (FSDP)"),
     (r"DataLoader worker \(pid[^)]*\) is killed by signal: Bus error|out of shared memory|failed to extend /dev/shm|"
+     r"creating shared memory segment /dev/shm|"
      r"No space left on device[^\n]*/dev/shm|/dev/shm[^\n]*No space left on device|"
      r"unable to (?:mmap|write to file|allocate shared memory)[^\n]*/torch_", "SharedMemory",
      "found /dev/shm too small for the data loader or for NCCL",
@@ -178,7 +179,7 @@ _ENDINGS: tuple[tuple[str, str, str, str], ...] = (
     (r"(?:Failed to find C compiler|No working C\+\+ compiler found|InvalidCxxCompiler)", "ProgramNotFound",
      "needs a C compiler for torch.compile or Triton, and the image has none",
      "install gcc (build-essential) in the image, or train without torch.compile"),
-    (r"FileNotFoundError: (?:\[Errno 2\] No such file or directory: )?'?([^'\n]+?)'?$|can't open file '([^']+)'",
+    (r"FileNotFoundError: (?:[^'\n]+: )?(?:'([^'\n]+)'|(\S+))$|can't open file '([^']+)'",
      "FileNotFound", "doesn't find {0}",
      "check the path, and that the volume with it is mounted in the workers (docs/pods.md)"),
     (r"(port: \d+),[^\n]*EADDRINUSE|Errno 98\] Address already in use|EADDRINUSE|address already in use", "PortInUse",
@@ -214,7 +215,8 @@ _ENDINGS: tuple[tuple[str, str, str, str], ...] = (
     (r"OpType=(\w+),.*?Timeout\(ms\)=(\d+)\d{3}\)", "NcclTimeout",
      "waited for more than {1} s in the collective {0}: another rank didn't take part",
      "look at the rank that is behind; a slow step or a branch that only some ranks take does that"),
-    (r"Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:recv|send) operation", "NcclTimeout",
+    (r"Watchdog caught collective operation timeout|ProcessGroupNCCL watchdog hang|"
+     r"Timed out waiting \d+ms for (?:recv|send) operation", "NcclTimeout",
      "waited too long in a collective: another rank didn't take part",
      "look at the rank that is behind; a slow step or a branch that only some ranks take does that"),
     (r"(?:thread: \[\d+,\d+,\d+\] A|Device-side a)ssertion [`']([^\n]+)[`'] failed", "ProgramError",
@@ -289,7 +291,7 @@ _ENDINGS: tuple[tuple[str, str, str, str], ...] = (
 )  # fmt: skip
 # A traceback's last line, which contains the exception's name (perhaps dotted) and message.
 _EXCEPTION = re.compile(
-    r"^(?:\[rank\d+\]: ?)?((?:[A-Za-z_]\w*\.)*_?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning)?(?:: .*)?)$"
+    r"^(?:\[rank\d+\]: ?)?((?:[A-Za-z_]\w*\.)*_?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning)?(?::(?: .*)?)?)$"
 )
 _NAMED = re.compile(r"(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Interrupt|Diverged)\b|(?:[a-z_]\w*\.)+_?[A-Z]\w*: ")
 # Causes that can lie in the node. For all others, a sentence that names the node would blame it.
@@ -316,10 +318,14 @@ def read_ending(log: str) -> Ending | None:
             for beside in (f": {_UNNAMED}", f" ({_UNNAMED})"):
                 meaning = meaning.replace(beside, "")
             return Ending(cause, meaning, remedy.format(), _line_of(log, found.start()), about)
-    for line in reversed(log.splitlines()):
-        last = _EXCEPTION.match(line.strip())
+    below = ""
+    for line in map(str.strip, reversed(log.splitlines())):
+        last = _EXCEPTION.match(line)
         if last and _NAMED.match(last[1]) and "ChildFailedError" not in last[1]:
-            return Ending("ProgramError", f"raised {last[1]}", "", last[1])
+            # Some messages begin in the next line.
+            whole = f"{last[1]} {below}".strip() if last[1].endswith(":") else last[1]
+            return Ending("ProgramError", f"raised {whole}", "", last[1])
+        below = line or below
     return None
 
 
