@@ -15,6 +15,7 @@ from trainmaster_operator.api.printable import one_line
 MAX_JOBS = 50
 # Length limit of a line of evidence in characters: a scheduler's or a policy's message can fill pages.
 MAX_LINE = 1_000
+MAX_INDENT = 12
 FINE = frozenset({"Healthy", "Succeeded", "Starting"})
 
 
@@ -55,8 +56,10 @@ def brief(diagnosis: Diagnosis, *, namespaces: bool) -> str:
 def _section(title: str, texts: Sequence[str], width: int | None) -> Iterator[str]:
     if texts:
         yield title
-    for line in (line for text in texts for line in text.strip().splitlines() if line.strip()):
-        yield from wrapped(_line(line), width, first="  ", further="    ")
+    for line in (line for text in texts for line in text.splitlines() if line.strip()):
+        # A log's lines keep their indentation.
+        first = "  " + " " * min(len(line) - len(line.lstrip()), MAX_INDENT)
+        yield from wrapped(_line(line), width, first=first, further=f"{first}  ")
 
 
 def _line(text: str) -> str:
