@@ -204,7 +204,7 @@ class FakedWorkers:
 
     def _fail(self, agent: Agent, run: Run, fault: Fail) -> None:
         if agent.run is run:
-            agent.end("Failed", reason=fault.reason, exitCode=fault.code, error="ValueError: on purpose")
+            agent.end("Failed", reason=fault.reason, exitCode=fault.code, error="RuntimeError: on purpose")
 
     def gone(self, agent: Agent, run: Run | None) -> None:
         """Handles a container's end: its ranks end too, and its peers notice."""

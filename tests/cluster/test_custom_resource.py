@@ -53,7 +53,7 @@ def test_defaults_are_filled_in(with_crd: Cluster) -> None:
     assert (spec["launcher"], spec["backend"], spec["processesPerWorker"]) == ("torchrun", "auto", "auto")
     assert spec["runPolicy"] == {"suspend": False, "keepPods": "None", "keepLogs": True}
     assert spec["failurePolicy"]["backoff"] == {"initialSeconds": 0, "factor": 2, "maxSeconds": 300}
-    assert spec["failurePolicy"]["hang"]["progressSeconds"] == 600
+    assert spec["failurePolicy"]["hang"] == {"action": "Restart"}
     assert "resources" not in spec
 
 

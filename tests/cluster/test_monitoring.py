@@ -49,6 +49,7 @@ SILENT = {
 UNANSWERED = {
     "trainmaster_unreadable_objects_total": "every object can be read",
     "trainmaster_warm_process_private_bytes": "the jobs start cold",
+    "trainmaster_gpu_": "the machine has no GPU",
 }
 
 FIGURES = {"step": 1, "gradNorm": 1.5, "learningRate": 0.1, "computeSeconds": 0.1}

@@ -16,7 +16,7 @@ BIN = Path(sys.executable).parent
     ("words", "wanted"),
     [
         (["sta"], ["status", "stacks"]),
-        (["wait", "--for", "s"], ["suspended", "starting", "succeeded"]),
+        (["wait", "--for", "s"], ["suspending", "suspended", "starting", "succeeded"]),
         (["logs", "--kubeconfig", "/nowhere", ""], []),
         (["history", "--kubeconfig", "/nowhere", ""], []),
         (["history", "bert", "--format", "p"], ["parquet"]),

@@ -30,14 +30,12 @@ _INSTALLED = "site-packages"
 def enter(environ: dict[str, str], state_dir: str) -> None:
     """Unpack the library, and append its folder to PYTHONPATH. Raises OSError if the folder can't be written.
 
-    An agent that runs from its sources, as in the bundled image, brings only the hook: trainloop is installed there.
+    An agent that runs from its sources has no library.
     """
     loader: Any = globals()["__loader__"]
-    if hasattr(loader, "archive"):
-        packed: bytes = loader.get_data(ENTRY)
-    else:
-        with open(os.path.join(os.path.dirname(__file__), "rank_hook.py"), encoding="utf-8") as hook:
-            packed = json.dumps({"sitecustomize.py": hook.read()}).encode()
+    if not hasattr(loader, "archive"):
+        return
+    packed: bytes = loader.get_data(ENTRY)
     # The folder is named by its content: after a restart, another version of the agent may run while ranks of the
     # earlier agent still import.
     folder = os.path.join(state_dir, f"library-{zlib.crc32(packed):08x}")

@@ -153,6 +153,7 @@ def _watch(c10d: Any) -> None:
 
 
 def _print_stacks_when_asked() -> None:
+    """Do what `stage/forking` does for ranks that are forked from the warm process."""
     named, rank = os.environ.get("TRAINMASTER_STACKS_FILE"), os.environ.get("RANK")
     if not named or not rank:
         return

@@ -83,7 +83,9 @@ class Follower:
             # The leader's worker has a new pod. The joined pod may still run on an unreachable node.
             self._lose(now)
         elif before.hosts != assignment.hosts:
-            if self.leader not in assignment.workers:
+            if self._own_place() < self._leader_place():
+                # This worker now precedes its leader, as a spare that has become the first worker does. The leader may
+                # follow this worker itself, and then nobody would lead.
                 self._leave()
             self._rounds = 0
             self._begin_round(now)

@@ -23,6 +23,8 @@ STORE = "store"
 """The name by which the process that serves the store is announced to the agent."""
 STORE_SECONDS = 60.0
 """How long a rank waits for the store. After that torch's own client keeps trying."""
+STACKS_DESCRIPTOR = 500
+"""The lowest descriptor for the file of stacks."""
 
 
 class Forks:
@@ -76,6 +78,7 @@ class Forks:
                     time.sleep(0.0001)
                 if name == STORE:
                     _serve_store(environ)
+                print_stacks_when_asked()
                 if order["modulesFile"]:
                     listen_for_learning(f"{order['modulesFile']}.{name}")
                 if distributed and "TRAINMASTER_JOINS" not in environ:
@@ -205,6 +208,30 @@ def reopen(fd: int) -> None:
     os.lseek(opened, at, os.SEEK_SET)
     os.dup2(opened, fd, inheritable=os.get_inheritable(fd))
     os.close(opened)
+
+
+def print_stacks_when_asked() -> None:
+    """Print the stacks of all threads at SIGUSR2, to the file that the agent reads (process/stacks.py).
+
+    A program can still use the signal itself, because `getsignal` returns the default. The file's descriptor is higher
+    than those that a program uses or expects to get.
+    """
+    import faulthandler
+    import fcntl
+
+    named, rank = os.environ.get("TRAINMASTER_STACKS_FILE"), os.environ.get("RANK")
+    if not named or not rank:
+        return
+    try:
+        opened = os.open(f"{named}.{rank}", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            kept = fcntl.fcntl(opened, fcntl.F_DUPFD_CLOEXEC, STACKS_DESCRIPTOR)
+        finally:
+            os.close(opened)
+    except OSError:
+        # The file can't be made, or the limit of descriptors is too low.
+        return
+    faulthandler.register(signal.SIGUSR2, file=kept, all_threads=True, chain=False)
 
 
 def listen_for_learning(path: str) -> None:
