@@ -131,6 +131,9 @@ def test_a_job_is_seen_as_it_trains_fails_and_is_gone(cluster: Cluster, tmp_path
 
         page.get_by_role("button", name="Open rank 1").click()
         drawer = page.get_by_role("dialog", name="Rank 1")
+        # The newest lines are shown, and the first ones after scrolling up.
+        expect(drawer.locator(".log-line").last).to_contain_text("is done")
+        drawer.locator(".log-box").evaluate("box => { box.scrollTop = 0 }")
         expect(drawer.locator(".log-line").first).to_contain_text("rank 1 of attempt 1")
         expect(drawer.get_by_text("bert-1").first).to_be_visible()
         drawer.get_by_role("button", name="Collect stacks").click()
