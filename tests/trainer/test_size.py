@@ -24,7 +24,7 @@ PACKAGE = ROOT / "images" / "trainer" / "trainloop"
 #: Lines of code of the loop proper. A module is one idea, so code in it that only some runs use counts too.
 LIMIT = 3_850
 #: Lines of code of all modules.
-WHOLE_LIMIT = 11_420
+WHOLE_LIMIT = 11_440
 #: Lines of code of the library beside the loop, which any script may use.
 LIBRARY = ("recovery", "continuing")
 LIBRARY_LIMIT = 3_599
