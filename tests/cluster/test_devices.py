@@ -54,9 +54,7 @@ def test_two_workers_wait_for_a_second_gpu(
     done = subprocess.run(
         [*why, "--kubeconfig", str(cluster.kubeconfig)], capture_output=True, text=True, timeout=60, check=True
     )
-    cause = (
-        "job is pending: the job needs 2 GPUs at once (2 workers of 1 each), and the 1 node that it may use has 1."
-    )
+    cause = "job is pending: the job needs 2 GPUs at once (2 workers of 1 each), and the 1 node that it may use has 1."
     assert done.stdout.splitlines()[0] == cause
     cluster.embedded.call(cluster.embedded.cluster.add_node(second))
     cluster.eventually(lambda: status(cluster).get("phase") == "Succeeded", 60, "Succeeded")

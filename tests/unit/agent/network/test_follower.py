@@ -105,6 +105,23 @@ def test_the_first_worker_leads_and_tries_nobody() -> None:
     assert way.follower.master == MasterContact(True, True) and not tried(way.tick(60.0))
 
 
+def test_a_spare_that_takes_the_first_place_leads_though_it_had_joined_another() -> None:
+    way = Way(worker=3)
+    way.assign(assignment())
+    way.answer("job-0", "refused")
+    way.answer("job-1")
+    assert way.follower.leader == 1
+    way.assign(assignment(4, workers=(3, 1, 2)))
+    assert way.follower.leader == 3, "job-1 follows it, so nobody else leads"
+    way = Way(worker=1)
+    way.assign(assignment(4, workers=(0, 2, 1)))
+    way.answer("job-0", "refused")
+    way.answer("job-2")
+    assert tried(way.assign(assignment(5, workers=(3, 1, 2)))) == ["job-3"]
+    way.answer("job-3", "refused")
+    assert way.follower.leader == 1
+
+
 def test_who_is_not_assigned_never_leads() -> None:
     way = Way(worker=7)
     way.assign(assignment())
