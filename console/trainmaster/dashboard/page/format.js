@@ -43,7 +43,11 @@ export function figure(value) {
 }
 
 /** Formats an axis' figure: 0.5, 10, 3e−4. */
-export const tick = (value) => (value !== 0 && Math.abs(value) < 0.001 ? String(Number(value.toPrecision(2))).replace("e-", "e−") : value.toLocaleString("en", { maximumSignificantDigits: 4 }));
+export function tick(value) {
+  if (value !== 0 && Math.abs(value) < 0.001) return String(Number(value.toPrecision(2))).replace("e-", "e−");
+  // An axis has room for six characters: 14.25M.
+  return value.toLocaleString("en", { maximumSignificantDigits: 4, ...(Math.abs(value) < 100_000 ? {} : { notation: "compact" }) });
+}
 
 const BYTES = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
