@@ -8,7 +8,7 @@ import { known, seconds } from "./format.js";
 const POINTS = 1000;
 const AGAIN_MS = 4000;
 const COMPARED_MS = 20_000;
-const NAMES_MS = 30_000;
+const NAMES_MS = 10_000;
 // The history thins its figures, so all of them are read again regularly.
 const WHOLE_MS = 300_000;
 // Seconds without a point after which a line has a gap: this many points, at least so long.
