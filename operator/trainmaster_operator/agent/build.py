@@ -112,13 +112,15 @@ def without_prose(source: str) -> str:
             row, column = token.start
             lines[row - 1] = lines[row - 1][:column].rstrip()
     for node in ast.walk(ast.parse(source)):
-        for each in getattr(node, "body", None) if isinstance(getattr(node, "body", None), list) else ():
+        body = getattr(node, "body", ())
+        for each in body if isinstance(body, list) else ():
             if (
                 isinstance(each, ast.Expr)
                 and isinstance(each.value, ast.Constant)
                 and isinstance(each.value.value, str)
             ):
-                lines[each.lineno - 1 : each.end_lineno] = [""] * ((each.end_lineno or each.lineno) - each.lineno + 1)
+                last = each.end_lineno or each.lineno
+                lines[each.lineno - 1 : last] = [""] * (last - each.lineno + 1)
                 # Something else may have to be the body of a class or a function.
                 lines[each.lineno - 1] = f'{" " * each.col_offset}""'
     return "\n".join(lines) + "\n"
