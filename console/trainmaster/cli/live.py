@@ -69,7 +69,7 @@ def draw(console: SafeConsole, views: Iterable[View], beside: Beside = lambda pi
             for view in _newest(arrivals(views, seconds=TICK_SECONDS)):
                 live.update(beside(view()), refresh=True)
         except NotAllowed:
-            # Whoever lost the right doesn't keep the last picture.
+            # A user who lost the right mustn't keep the last picture.
             live.update(Text(), refresh=True)
             raise
 

@@ -193,7 +193,7 @@ class SeenJob:
             figures |= {name: value for name, value in known.items() if value is not None}
             if (progress.step or 0) < (progress.furthest_step or 0):
                 self.done_before.setdefault(attempt, progress.furthest_step or 0)
-        # Of the ranks that report a metric, the first one's value is shown.
+        # If several ranks report a metric, the first rank's value is shown.
         metrics = {name: value for rank in reversed(kept) for name, value in rank.metrics.items()}
         key = JobIdentity(job.namespace, job.name, job.uid)
         record = SampleRecord(

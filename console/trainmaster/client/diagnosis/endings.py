@@ -300,7 +300,7 @@ OF_NODES = frozenset(
     | {"NcclNetwork", "NcclInfiniband", "NcclError", "NameResolution", "HubUnreachable", "DiskFull", "VolumeBroken"}
     | {"WorkersUnreachable", "HostUnreachable", "TooManyProcesses", "PortInUse"}
 )
-# What stands for a name that the message doesn't contain.
+# These words replace a name that the message doesn't contain.
 _UNNAMED = "that it wants"
 # How much of a log's end is searched (characters).
 MAX_LOG = 64_000

@@ -87,7 +87,7 @@ def _report_exceptions() -> None:
                 sys.stdout.flush()
                 sys.stderr.flush()
                 if "ctypes" in sys.modules:
-                    # What native code has printed is in the buffers of C's own library.
+                    # C's own library still buffers the output of native code.
                     sys.modules["ctypes"].CDLL(None).fflush(None)
             finally:
                 os._exit(1)

@@ -2,7 +2,7 @@
 `Notices`).
 
 A job is a list of `Phase`s, in each of which every rank does one thing. The agents look every POLL_SECONDS, as real
-ones do, but moments at which nothing can happen are skipped. What stacks and kernel counters would show is given.
+ones do, but moments at which nothing can happen are skipped. The results of stacks and kernel counters are given.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Phase:
     steps: int = 1
     stops_agents: bool = False
     evidence: dict[int, RankState] = field(default_factory=dict)
-    """What differs in the evidence of some ranks."""
+    """Contains the differences in the evidence of some ranks."""
 
 
 def steps(seconds: float, count: int, chance: random.Random) -> Iterator[Phase]:
